@@ -1,0 +1,1 @@
+"""The jetspec command line: the only place that prints, exits and reads the environment."""

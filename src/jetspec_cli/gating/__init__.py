@@ -1,0 +1,1 @@
+"""The correctness gate: prompts, runs, comparison, verdicts, reports."""

@@ -1,0 +1,46 @@
+"""Exceptions of the engine: each carries one fact line and a hint.
+
+Knows nothing of exit codes or HTTP; the command line and the server map the classes.
+"""
+
+
+class JetspecError(Exception):
+    """A failure a user can act on.
+
+    Args:
+        what: one line that names the thing and its value, e.g. ``"config.json: block_size: 0, expected 2..256"``.
+        hint: what to do next, one line, or an empty string.
+    """
+
+    def __init__(self, what: str, *, hint: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.hint = hint
+
+
+class ConfigError(JetspecError):
+    """A bad flag, gate file or configuration value."""
+
+
+class UnavailableError(JetspecError):
+    """Something this machine lacks: an extra, a device, a free port."""
+
+
+class ArtifactError(JetspecError):
+    """A bad input artifact: checkpoint, prompts file, results file, unknown model."""
+
+
+class InconclusiveError(JetspecError):
+    """Nothing could be concluded: nothing measured, an unstable oracle, too noisy."""
+
+
+class EngineError(JetspecError):
+    """The engine failed while running."""
+
+
+class RequestError(JetspecError):
+    """One request is invalid; the engine and its other requests are unaffected."""
+
+
+class BusyError(JetspecError):
+    """The operation needs an idle engine and requests are running."""

@@ -1,0 +1,1 @@
+"""Target families, weight loading, tokenizers and the model store."""

@@ -1,0 +1,1 @@
+"""Draft-head distillation on text the target wrote itself."""
