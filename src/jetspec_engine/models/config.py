@@ -1,0 +1,142 @@
+"""A target's configuration, read from a Hugging Face model folder and checked.
+
+Knows no tensors, no tokenizer and no network. Both spellings of the rotary settings are read: ``rope_theta`` with
+``rope_scaling`` (older files) and ``rope_parameters`` (transformers 5).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from jetspec_engine.models.families.table import find_family
+from jetspec_engine.models.families.traits import Traits
+from jetspec_engine.models.json_file import JsonFile
+from jetspec_engine.models.rope import read_rope
+
+CONFIG_FILE = "config.json"
+GENERATION_FILE = "generation_config.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DecoderConfig:
+    """Everything the decoder's forward and the weight loader need to know. Made by ``from_folder``, which checks it.
+
+    Attributes:
+        family: llama, qwen2 or qwen3 (Mistral reads as llama with windows).
+        num_kv_heads: divides num_heads.
+        head_dim: even; num_heads * head_dim need not equal hidden_size.
+        rope_theta: base of the rotary frequencies.
+        rope_scaling: None, ``{"rope_type": "linear", "factor"}`` or ``{"rope_type": "llama3", "factor",
+            "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"}``.
+        has_qkv_bias, has_o_bias: biases of the attention projections.
+        has_qk_norm: RMS norm over each head of q and k before the rotation, with rms_norm_eps.
+        is_embedding_tied: the LM head is the embedding.
+        sliding_windows: per layer, None or the number w of keys a query sees: positions p - w + 1 .. p.
+        bos_token_id: None when the model has none.
+        eos_token_ids: ids that end a text: generation_config.json's first, then config.json's.
+        model_type: as in the file.
+    """
+
+    family: str
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    rms_norm_eps: float
+    rope_theta: float
+    rope_scaling: Mapping[str, Any] | None
+    max_position_embeddings: int
+    has_qkv_bias: bool
+    has_o_bias: bool
+    has_qk_norm: bool
+    is_embedding_tied: bool
+    sliding_windows: tuple[int | None, ...]
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+    model_type: str
+
+    @classmethod
+    def from_folder(cls, folder: str | Path) -> Self:
+        """Read ``config.json`` and, where present, ``generation_config.json``.
+
+        Args:
+            folder: a Hugging Face model folder.
+
+        Raises:
+            ArtifactError: a missing or unreadable file, an unsupported architecture, or a bad value; the message
+                names file, key, value and expectation.
+        """
+        file = JsonFile.read(Path(folder) / CONFIG_FILE)
+        read_traits = find_family(file)
+        _check_supported(file)
+        num_layers = file.integer("num_hidden_layers", 1, 1000)
+        traits = read_traits(file, num_layers)
+        vocab_size = file.integer("vocab_size", 1, 10_000_000)
+        rope_theta, rope_scaling = read_rope(file)
+        return cls(
+            family=traits.family,
+            vocab_size=vocab_size,
+            num_layers=num_layers,
+            intermediate_size=file.integer("intermediate_size", 1, 10_000_000),
+            rms_norm_eps=file.number("rms_norm_eps", 0.0, 1.0, default=1e-6),
+            rope_theta=rope_theta,
+            rope_scaling=rope_scaling,
+            max_position_embeddings=file.integer("max_position_embeddings", 2, 1 << 30, default=2048),
+            has_qkv_bias=traits.has_qkv_bias,
+            has_o_bias=traits.has_o_bias,
+            has_qk_norm=traits.has_qk_norm,
+            is_embedding_tied=file.flag("tie_word_embeddings", default=False),
+            sliding_windows=traits.sliding_windows,
+            bos_token_id=file.integer("bos_token_id", 0, vocab_size - 1, default=None),
+            eos_token_ids=_read_eos(file, Path(folder), vocab_size),
+            model_type=str(file.values["model_type"]),
+            **_read_heads(file, traits),
+        )
+
+
+def _check_supported(file: JsonFile) -> None:
+    """Refuse what the forward would silently compute wrongly."""
+    architectures = file.values.get("architectures") or []
+    is_list = isinstance(architectures, list) and all(isinstance(name, str) for name in architectures)
+    if not is_list or (architectures and not any(name.endswith("ForCausalLM") for name in architectures)):
+        is_head = "dflash_config" in file.values or "DFlash" in str(architectures)
+        hint = "this folder holds a draft head: pass it as the head, not as the target" if is_head else ""
+        file.refuse("architectures", "a ...ForCausalLM", hint=hint)
+    file.choice("hidden_act", ("silu",), default="silu")
+    if file.values.get("quantization_config") is not None:
+        file.refuse("quantization_config", "none (quantised weights are not supported)")
+    if file.number("partial_rotary_factor", 0.0, 1.0, default=1.0) != 1.0:
+        file.refuse("partial_rotary_factor", "1.0")
+
+
+def _read_heads(file: JsonFile, traits: Traits) -> dict[str, int]:
+    """Return hidden size and head counts, checked against each other."""
+    hidden_size = file.integer("hidden_size", 1, 1_000_000)
+    num_heads = file.integer("num_attention_heads", 1, 10_000)
+    num_kv_heads = file.integer("num_key_value_heads", 1, num_heads, default=num_heads)
+    if num_heads % num_kv_heads:
+        file.refuse("num_key_value_heads", f"a divisor of num_attention_heads ({num_heads})")
+    default = traits.default_head_dim or hidden_size // num_heads
+    if "head_dim" not in file.values and traits.default_head_dim is None and hidden_size % num_heads:
+        file.refuse("hidden_size", f"a multiple of num_attention_heads ({num_heads}), or a head_dim")
+    head_dim = file.integer("head_dim", 2, 65_536, default=default)
+    if head_dim % 2:
+        file.refuse("head_dim", "an even number: the rotary embedding turns pairs")
+    return {"hidden_size": hidden_size, "num_heads": num_heads, "num_kv_heads": num_kv_heads, "head_dim": head_dim}
+
+
+def _read_eos(config: JsonFile, folder: Path, vocab_size: int) -> tuple[int, ...]:
+    """Return the end ids of both files, without repeats; either file may give one id, a list or nothing."""
+    path = folder / GENERATION_FILE
+    found: dict[int, None] = {}
+    for file in ([JsonFile.read(path)] if path.exists() else []) + [config]:
+        value = file.values.get("eos_token_id")
+        for token_id in value if isinstance(value, list) else [] if value is None else [value]:
+            if not isinstance(token_id, int) or isinstance(token_id, bool) or not 0 <= token_id < vocab_size:
+                file.refuse("eos_token_id", f"ids in [0, {vocab_size - 1}] (vocab_size {vocab_size})")
+            found[token_id] = None
+    return tuple(found)

@@ -1,0 +1,1 @@
+"""Target families by ``model_type``: one small file each, listed in ``table``."""
