@@ -168,6 +168,10 @@ class Tokenizer(Protocol):
         """Decode ids; incomplete UTF-8 shows as U+FFFD."""
         ...
 
+    def token_bytes(self, token_id: int, *, skip_special_tokens: bool) -> bytes:
+        """Return the bytes one token adds to a text; empty for a skipped special token or an unknown id."""
+        ...
+
     def render_chat(self, messages: Sequence[Mapping[str, Any]]) -> str:
         """Apply the chat template with a generation prompt. Raises RequestError on messages it refuses."""
         ...
