@@ -1,0 +1,108 @@
+"""ASGI layers around the routes: count answers, ask for the key, bound the body.
+
+They know requests as bytes and headers; nothing of engines.
+"""
+
+import hmac
+from collections import Counter
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from jetspec_engine.server.error_replies import error_reply
+
+OPEN_PATHS = ("/health",)
+MIN_BODY_BYTES = 2**21
+BODY_BYTES_PER_TOKEN = 32
+
+
+def body_limit(max_seq_len: int) -> int:
+    """Return the largest body to read, in bytes: room for a full context written as JSON ids, at least 2 MiB."""
+    return max(MIN_BODY_BYTES, BODY_BYTES_PER_TOKEN * max_seq_len)
+
+
+class CountAnswers:
+    """Counts answers by status code into ``codes``."""
+
+    def __init__(self, app: ASGIApp, codes: Counter[int]) -> None:
+        self.app = app
+        self.codes = codes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request (ASGI)."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        status = 500
+
+        async def count(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, count)
+        finally:
+            self.codes[status] += 1
+
+
+class RequireKey:
+    """Answers 401 unless the request carries ``Authorization: Bearer <key>``; /health stays open."""
+
+    def __init__(self, app: ASGIApp, api_key: str) -> None:
+        self.app = app
+        self.expected = api_key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request (ASGI)."""
+        if scope["type"] != "http" or scope["path"] in OPEN_PATHS or self._is_known(scope):
+            await self.app(scope, receive, send)
+            return
+        reply = error_reply(401, "no valid API key: send 'Authorization: Bearer <key>'", code="invalid_api_key")
+        await reply(scope, receive, send)
+
+    def _is_known(self, scope: Scope) -> bool:
+        for name, value in scope["headers"]:
+            if name == b"authorization":
+                kind, _, key = value.partition(b" ")
+                return kind.lower() == b"bearer" and hmac.compare_digest(key.strip(), self.expected)
+        return False
+
+
+class BoundBody:
+    """Answers 413 to a body of more than ``limit`` bytes, announced or not."""
+
+    def __init__(self, app: ASGIApp, limit: int) -> None:
+        self.app = app
+        self.limit = limit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request (ASGI)."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        if self._announced(scope) > self.limit:
+            await error_reply(413, self._message())(scope, receive, send)
+            return
+        size = 0
+
+        async def bounded() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self.limit:
+                raise HTTPException(413, self._message())
+            return message
+
+        await self.app(scope, bounded, send)
+
+    def _message(self) -> str:
+        return f"the body is larger than {self.limit} bytes"
+
+    @staticmethod
+    def _announced(scope: Scope) -> int:
+        for name, value in scope["headers"]:
+            if name == b"content-length" and value.isdigit():
+                return int(value)
+        return 0

@@ -1,0 +1,105 @@
+"""JetSpec's own routes: the tree at run time, teacher forcing, and text to ids and back.
+
+Knows the engine's tree, score and tokenizer calls. The gate and the sweep stand on these.
+"""
+
+import asyncio
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Body
+from starlette.responses import Response
+
+from jetspec_engine.config import TreeConfig, did_you_mean
+from jetspec_engine.errors import BusyError, ConfigError, RequestError
+from jetspec_engine.records import PositionScore
+from jetspec_engine.server.context import Context, require_tokens
+from jetspec_engine.server.error_replies import error_reply, message_of
+from jetspec_engine.server.schema_jetspec import DetokenizeBody, RenderBody, ScoreBody, TreeBody
+from jetspec_engine.server.wire import JsonReply, finite
+
+router = APIRouter(prefix="/jetspec", tags=["JetSpec"])
+
+_TREE_BODY = {"requestBody": {"content": {"application/json": {"schema": TreeBody.model_json_schema()}}}}
+
+
+@router.get("/tree", summary="Say which tree is drafted")
+async def get_tree(context: Context) -> Response:
+    """Answer with the tree as it runs, its budget resolved."""
+    return JsonReply(_plain_tree(context.engine.info()["tree"]))
+
+
+@router.post("/tree", summary="Switch the tree of an idle server", openapi_extra=_TREE_BODY)
+async def set_tree(body: Annotated[dict[str, Any], Body()], context: Context) -> Response:
+    """Answer with the new tree, its budget resolved; 409 while requests run."""
+    tree = _tree_from(body)
+    try:
+        resolved = await asyncio.to_thread(context.engine.set_tree, tree)
+    except BusyError as failure:
+        return error_reply(409, message_of(failure))
+    return JsonReply(resolved.to_mapping())
+
+
+@router.post("/score", summary="Teacher-force token ids in one forward")
+async def score(body: ScoreBody, context: Context) -> Response:
+    """Answer, for every position from start on, with the target's logits given the ids before it."""
+    if body.start >= len(body.input_ids):
+        raise RequestError(f"start: {body.start}, expected less than the {len(body.input_ids)} ids")
+    scores = await asyncio.to_thread(context.engine.score, body.input_ids, body.start, body.top_k)
+    dtype = context.engine.info().get("dtype")
+    return JsonReply({"dtype": dtype, "positions": [_plain_score(one) for one in scores]})
+
+
+@router.post("/render", summary="Turn a prompt into token ids")
+async def render(body: RenderBody, context: Context) -> Response:
+    """Answer with the text after the chat template, and the ids a request with this prompt would decode from."""
+    if (body.text is None) == (body.messages is None):
+        raise RequestError("text, messages: expected exactly one of them")
+    if body.messages is not None:
+        text = await context.render_chat(body.messages)
+        ids = require_tokens(await asyncio.to_thread(context.engine.tokenizer.encode_rendered, text), "messages")
+    else:
+        text = body.text or ""
+        ids = await context.encode(text, "text")
+    return JsonReply({"text": text, "input_ids": list(ids)})
+
+
+@router.post("/detokenize", summary="Turn token ids into text")
+async def detokenize(body: DetokenizeBody, context: Context) -> Response:
+    """Answer with the text; incomplete UTF-8 shows as U+FFFD."""
+    tokenizer = context.engine.tokenizer
+    for position, token_id in enumerate(body.ids):
+        if token_id >= tokenizer.vocab_size:
+            raise RequestError(f"ids[{position}]: {token_id}, expected less than {tokenizer.vocab_size}")
+    skip = body.skip_special_tokens
+    text = await asyncio.to_thread(lambda: tokenizer.decode(body.ids, skip_special_tokens=skip))
+    return JsonReply({"text": text})
+
+
+def _tree_from(body: dict[str, Any]) -> TreeConfig:
+    """Return the tree a body describes. Raises ConfigError naming the field, its value and what is allowed."""
+    allowed = list(TreeBody.model_fields)
+    for name in body:
+        if name not in allowed:
+            near = did_you_mean(name, allowed)
+            raise ConfigError(f"tree: unknown key {name!r}, allowed: {', '.join(allowed)}", hint=near)
+    for name, value in body.items():
+        # JSON has integers beyond any float; TreeConfig's finiteness check cannot take them.
+        if isinstance(value, int) and abs(value) > 2**53:
+            raise ConfigError(f"tree.{name}: an integer of {value.bit_length()} bits, out of range")
+    return TreeConfig.from_mapping(body)
+
+
+def _plain_tree(tree: Any) -> dict[str, Any]:
+    """Return the engine's tree as plain data, whether it gives a TreeConfig or a mapping."""
+    return tree.to_mapping() if isinstance(tree, TreeConfig) else dict(tree)
+
+
+def _plain_score(one: PositionScore) -> dict[str, Any]:
+    """Return a position's score with its infinities as null."""
+    return {
+        "position": one.position,
+        "token_id": one.token_id,
+        "logit": finite(one.logit),
+        "logprob": finite(one.logprob),
+        "top": [[token, finite(logit), finite(logprob)] for token, logit, logprob in one.top],
+    }

@@ -1,0 +1,51 @@
+"""Bodies of JetSpec's own routes. Unknown keys are errors here."""
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from jetspec_engine.server.schema_decoding import TokenId
+from jetspec_engine.server.schema_openai import Message
+
+MAX_SCORE_TOP_K = 128
+
+
+class TreeBody(BaseModel):
+    """A tree configuration; an absent key has its default. Documents the route, ``TreeConfig`` checks the values."""
+
+    model_config = ConfigDict(title="Tree", extra="forbid")
+
+    rule: str = Field("best_first", description="best_first, top2gap or accum_logp.")
+    width: int = Field(8, ge=1, description="Candidates kept per depth; 1 is the linear path.")
+    budget: int | None = Field(16, ge=1, description="Most nodes, root included; null: D + 1; 1: plain decoding.")
+    beta: float = Field(1.0, description="Slope of the top2gap rule.")
+    g0: float = Field(1.0, description="Gap in nats at which top2gap keeps half the width.")
+    keep_spine: bool = Field(False, description="Keep the whole top-1 chain.")
+
+
+class ScoreBody(BaseModel):
+    """Token ids to teacher-force in one forward."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", title="Score")
+
+    input_ids: Annotated[list[TokenId], Field(min_length=2)]
+    start: Annotated[int, Field(ge=1, lt=2**31)] = Field(1, description="First position to report.")
+    top_k: Annotated[int, Field(ge=1, le=MAX_SCORE_TOP_K)] = Field(2, description="Top logits to report.")
+
+
+class RenderBody(BaseModel):
+    """A prompt to turn into token ids: exactly one of text and messages."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", title="Render")
+
+    text: str | None = None
+    messages: Annotated[list[Message], Field(min_length=1)] | None = None
+
+
+class DetokenizeBody(BaseModel):
+    """Token ids to turn into text."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", title="Detokenize")
+
+    ids: list[TokenId]
+    skip_special_tokens: bool = False
