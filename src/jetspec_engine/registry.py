@@ -28,7 +28,7 @@ DRAFTERS = {
     "wrong": "jetspec_engine.draft.scripted:WrongDrafter",
     "random": "jetspec_engine.draft.scripted:RandomDrafter",
 }
-MODEL_STORE = "jetspec_engine.models.store:Store"
+MODEL_STORE = "jetspec_engine.embedded.pair:PairStore"
 HEAD_TRAINER = "jetspec_engine.training.trainer:Trainer"
 EXTRA_OF_PACKAGE = {
     "torch": "embedded", "transformers": "embedded", "tokenizers": "embedded", "safetensors": "embedded",
