@@ -15,9 +15,10 @@ TYPICAL_ROWS = 16
 
 
 def prepare_linear(weight: Tensor) -> Linear:
-    """Return ``x -> x @ weight.T`` for a (N, K) weight; on CPUs with bfloat16 the weight is packed for oneDNN.
+    """Return ``x -> x @ weight.T`` for a (N, K) weight, packed for oneDNN where that is to be had (CPUs).
 
-    Packing (measured 1.4 times faster at 16 rows, 1.8 at 4) copies the weight, so the caller should drop its own.
+    Measured on one core at 16 rows: packed is 1.4 times as fast in bfloat16, 2.5 times in float32. Packing copies the
+    weight, so the caller should drop its own.
     """
     weight = weight.detach().contiguous()
     if not _can_pack(weight):
@@ -33,10 +34,11 @@ def prepare_linear(weight: Tensor) -> Linear:
 
 
 def _can_pack(weight: Tensor) -> bool:
-    is_candidate = weight.device.type == "cpu" and weight.dtype == torch.bfloat16
-    if not is_candidate or not torch._C._has_mkldnn:
+    if weight.device.type != "cpu" or not torch._C._has_mkldnn:
         return False
-    has_operators = hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and hasattr(
-        torch.ops.mkldnn, "_linear_pointwise"
-    )
-    return has_operators and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    operators = torch.ops.mkldnn
+    if not hasattr(operators, "_reorder_linear_weight") or not hasattr(operators, "_linear_pointwise"):
+        return False
+    if weight.dtype == torch.bfloat16:
+        return bool(operators._is_mkldnn_bf16_supported())
+    return weight.dtype == torch.float32
