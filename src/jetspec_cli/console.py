@@ -1,0 +1,86 @@
+"""Where everything printed goes through: stdout is data, stderr is talk.
+
+Knows nothing of what is printed. Rich is imported when a bar is drawn, not before.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, TextIO
+
+
+def write(stream: TextIO, text: str) -> None:
+    """Write text and a newline. A reader that went away (``| head``) does not change the command's exit code."""
+    try:
+        print(text, file=stream, flush=True)
+    except BrokenPipeError:
+        # Python flushes stdout once more at exit and would complain; give that flush a place to go.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def data(text: str) -> None:
+    """Write to stdout what the command was asked for."""
+    write(sys.stdout, text)
+
+
+def data_json(document: Mapping[str, Any], *, indent: int | None = 2) -> None:
+    """Write one JSON object to stdout; ``indent=None`` keeps it on one line."""
+    data(json.dumps(document, indent=indent, ensure_ascii=False))
+
+
+def talk(text: str) -> None:
+    """Write to stderr what a person may want to know meanwhile."""
+    write(sys.stderr, text)
+
+
+def error(what: str, hint: str, code: int, *, as_json: bool) -> None:
+    """Report a failure: one line and a hint on stderr, or one JSON object on stdout."""
+    if as_json:
+        data_json({"error": {"exit_code": code, "what": what, "hint": hint}}, indent=None)
+    else:
+        talk(f"error: {what}" + (f"\n\nhint: {hint}" if hint else ""))
+
+
+def is_live() -> bool:
+    """Say whether moving progress may be drawn: stderr is a terminal and this is not a CI job."""
+    is_dumb = os.environ.get("TERM") == "dumb"
+    return sys.stderr.isatty() and not os.environ.get("CI") and not is_dumb
+
+
+def can_color() -> bool:
+    """Say whether stdout may carry colour codes."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+class Bar:
+    """A progress bar with time left; silent where nobody watches."""
+
+    def __init__(self, progress: Any, task: Any) -> None:
+        self._progress = progress
+        self._task = task
+
+    def update(self, *, label: str | None = None, done: float | None = None, total: float | None = None) -> None:
+        """Change the label, the amount done or the total; None leaves a value as it is."""
+        if self._progress is not None:
+            self._progress.update(self._task, description=label, completed=done, total=total)
+
+
+@contextmanager
+def bar(label: str, total: float | None) -> Iterator[Bar]:
+    """Draw a progress bar on stderr while the block runs."""
+    if not is_live():
+        yield Bar(None, None)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        yield Bar(progress, progress.add_task(label, total=total))

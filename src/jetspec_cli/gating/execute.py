@@ -1,0 +1,96 @@
+"""One gate run from start to finish, over all dtypes, with whatever is done kept when it is interrupted or fails.
+
+Knows nothing of output: a watcher is told what happens.
+"""
+
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Protocol
+
+from jetspec_cli.gating import verdict
+from jetspec_cli.gating.document import RUNNING, GateDocument
+from jetspec_cli.gating.runner import Runner, Step
+from jetspec_cli.gating.sides import Links, Sides, open_sides, server_record
+from jetspec_cli.gating.spec import GateSpec
+from jetspec_cli.prompts import Prompt, warm_up_prompt
+from jetspec_engine.errors import EngineError
+
+
+class Watcher(Protocol):
+    """Is told what happens during a run."""
+
+    def on_start(self, dtype: str) -> None:
+        """A server for this dtype is being started or reached."""
+        ...
+
+    def on_progress(self, message: str) -> None:
+        """The starting server says something."""
+        ...
+
+    def on_step(self, step: Step) -> None:
+        """A generation is done."""
+        ...
+
+    def on_prompt(self, prompt_id: str, verdicts: Mapping[str, int], document: Mapping[str, Any]) -> None:
+        """A prompt is done everywhere: its verdicts, and the document so far."""
+        ...
+
+
+def execute(
+    spec: GateSpec, prompts: Sequence[Prompt], links: Links, command: Sequence[str], watcher: Watcher
+) -> dict[str, Any]:
+    """Run the gate and return its result document, also when it was interrupted or a server failed.
+
+    Raises:
+        ConfigError, UnavailableError, ArtifactError: nothing could be measured as it was asked.
+    """
+    document = GateDocument(spec, prompts, command, datetime.now(UTC).isoformat(timespec="seconds"))
+    try:
+        with interruptible():
+            for dtype in spec.dtypes:
+                watcher.on_start(dtype)
+                with open_sides(spec, dtype, links, watcher.on_progress) as sides:
+                    run_prompts(sides, spec, prompts, document, watcher)
+    except KeyboardInterrupt:
+        return document.build(verdict.INTERRUPTED)
+    except EngineError as error:
+        return document.build(verdict.ENGINE_FAILED, error=error.what)
+    return document.build("done")
+
+
+def run_prompts(
+    sides: Sides, spec: GateSpec, prompts: Sequence[Prompt], document: GateDocument, watcher: Watcher
+) -> None:
+    """Run every prompt on one dtype; everything goes into the document's record."""
+    record = document.record
+    record.servers.append(server_record("candidate", sides.candidate, is_started=sides.process is not None))
+    if sides.oracle is not sides.candidate:
+        record.servers.append(server_record("oracle", sides.oracle, is_started=False))
+    runner = Runner(spec, prompts, sides, record, watcher.on_step)
+    runner.warm_up(warm_up_prompt(prompts))
+    for prompt in prompts:
+        num_before = len(record.comparisons)
+        runner.run_prompt(prompt)
+        verdicts = Counter(comparison.verdict for comparison in record.comparisons[num_before:])
+        watcher.on_prompt(prompt.prompt_id, verdicts, document.build(RUNNING))
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Treat SIGTERM like Ctrl-C inside the block, so that a stopped CI job keeps its rows and stops its server."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, previous)

@@ -1,0 +1,146 @@
+"""The two servers of a comparison: found by URL or started here, and checked for what the comparison needs.
+
+Often both are one server that is switched between trees. Knows nothing of prompts or verdicts.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from jetspec_cli import environment, options
+from jetspec_cli.gating.spec import GateSpec
+from jetspec_cli.serving.client import ServerClient
+from jetspec_cli.serving.launcher import ServerProcess
+from jetspec_engine.config import TreeConfig
+from jetspec_engine.errors import ConfigError, EngineError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Links:
+    """How to reach servers.
+
+    Attributes:
+        url: of the server under test; None starts one.
+        oracle_url: of the oracle's server; None makes the server under test its own oracle.
+        api_key: for both.
+        timeout_s: longest wait for one answer.
+    """
+
+    url: str | None = None
+    oracle_url: str | None = None
+    api_key: str | None = None
+    timeout_s: float = 600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sides:
+    """Both servers, ready.
+
+    Attributes:
+        candidate, oracle: one object when it is one server.
+        process: the child that serves the candidate, or None for a given URL.
+        trees: the cells to run; None among them means the tree the server was started with.
+        dtype: of the candidate, as it says.
+    """
+
+    candidate: ServerClient
+    oracle: ServerClient
+    process: ServerProcess | None
+    trees: tuple[TreeConfig | None, ...]
+    dtype: str
+
+    def why_gone(self, client: ServerClient) -> str:
+        """Return why a server does not answer any more, or an empty string while it does."""
+        if client is self.candidate and self.process is not None:
+            failure = self.process.failure()
+            if failure is not None:
+                return failure.what
+        return "" if client.is_alive() else f"{client.url} does not answer any more"
+
+
+@contextmanager
+def open_sides(spec: GateSpec, dtype: str, links: Links, on_progress: Callable[[str], None]) -> Iterator[Sides]:
+    """Reach or start the servers for one dtype; stop what was started and restore the trees of what was given.
+
+    Raises:
+        ConfigError: a server cannot do what the spec asks.
+        EngineError: a server does not answer, or the child failed.
+    """
+    with ExitStack() as stack:
+        process = None
+        if links.url is None:
+            process = stack.enter_context(_start(spec, dtype, links, on_progress))
+        url = links.url or (process.url if process is not None else "")
+        candidate = stack.enter_context(_connect(url, links))
+        oracle = stack.enter_context(_connect(links.oracle_url, links)) if links.oracle_url else candidate
+        trees = _check(spec, dtype, candidate, oracle, is_given=links.url is not None)
+        for client in {id(candidate): candidate, id(oracle): oracle}.values():
+            if client.can_switch_tree and (process is None or client is not candidate):
+                stack.callback(_restore, client, client.tree())
+        actual = str(candidate.info.get("dtype") or dtype)
+        yield Sides(candidate=candidate, oracle=oracle, process=process, trees=trees, dtype=actual)
+
+
+def server_record(role: str, client: ServerClient, *, is_started: bool) -> dict[str, Any]:
+    """Return what the result document says of a server."""
+    return {"role": role, "kind": client.kind, "url": None if is_started else client.url, "info": dict(client.info)}
+
+
+def _start(spec: GateSpec, dtype: str, links: Links, on_progress: Callable[[str], None]) -> ServerProcess:
+    settings = {**spec.server, "dtype": dtype, "cache_dir": str(environment.cache_dir())}
+    config = options.serve_config(settings, spec.trees or (TreeConfig(),))
+    return ServerProcess(options.server_arguments(config), api_key=links.api_key, on_progress=on_progress)
+
+
+def _connect(url: str, links: Links) -> ServerClient:
+    return ServerClient.connect(url, api_key=links.api_key, timeout_s=links.timeout_s)
+
+
+def _check(
+    spec: GateSpec, dtype: str, candidate: ServerClient, oracle: ServerClient, *, is_given: bool
+) -> tuple[TreeConfig | None, ...]:
+    if is_given and (spec.server or len(spec.dtypes) > 1):
+        raise ConfigError(
+            "options of a server to be started were given together with --url", hint="leave out one of them"
+        )
+    runs = candidate.info.get("dtype")
+    if dtype != "auto" and runs is not None and runs != dtype:
+        raise ConfigError(f"dtypes: {dtype}, the server at {candidate.url} runs {runs}")
+    if not oracle.can_switch_tree:
+        if oracle is candidate:
+            hint = "name a server that decodes without trees: --oracle-url URL"
+            raise ConfigError(
+                f"{candidate.url}: this server cannot switch trees, so it cannot be its own oracle", hint=hint
+            )
+        if len(spec.oracles) > 1:
+            raise ConfigError(
+                f"oracles: {', '.join(spec.oracles)}: {oracle.url} cannot switch trees, so it is only one"
+            )
+    if not candidate.can_switch_tree:
+        if spec.trees:
+            raise ConfigError(
+                f"{candidate.url}: cannot switch trees", hint="leave out the tree options: it runs as started"
+            )
+        return (None,)
+    trees = spec.trees or ((candidate.tree(),) if is_given else (TreeConfig(),))
+    _check_room(candidate, trees)
+    return trees
+
+
+def _check_room(client: ServerClient, trees: tuple[TreeConfig, ...]) -> None:
+    room = client.info.get("max_tree") or {}
+    for tree in trees:
+        if tree.width > room.get("width", tree.width):
+            raise ConfigError(f"tree.width: {tree.width}, {client.url} was started for at most {room['width']}")
+        budget = (tree.budget or 1) if tree.width > 1 else 1
+        if budget > room.get("budget", budget):
+            raise ConfigError(f"tree.budget: {budget}, {client.url} was started for at most {room['budget']}")
+
+
+def _restore(client: ServerClient, tree: TreeConfig) -> None:
+    try:
+        client.set_tree(tree)
+    except (EngineError, ConfigError):
+        # The run's own outcome matters more than a server that died meanwhile.
+        return

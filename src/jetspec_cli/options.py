@@ -1,0 +1,165 @@
+"""Options that several commands share: their flags, and how flags, files and defaults become configuration.
+
+Precedence is flag > gate file > default, and every default lives in ``jetspec_engine.config``; that is why options
+here default to None. Knows nothing of what commands do.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from jetspec_engine.config import TREE_RULES, ServeConfig, TreeConfig, did_you_mean
+from jetspec_engine.errors import ConfigError
+
+CHAIN = "chain"
+
+Engine = Annotated[str | None, typer.Option("--engine", help="auto, embedded or sglang.")]
+Target = Annotated[str | None, typer.Option("--target", help="Target model: a name, a folder or a Hugging Face id.")]
+Head = Annotated[str | None, typer.Option("--head", help="Draft head: the same, or auto for the target's own.")]
+DrafterName = Annotated[
+    str | None, typer.Option("--drafter", help="head, or a scripted stand-in: right, wrong, random.")
+]
+Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
+PageSize = Annotated[int | None, typer.Option("--page-size", help="Slots per KV page.")]
+MaxSeqLen = Annotated[int | None, typer.Option("--max-seq-len", help="Context length to serve.")]
+Threads = Annotated[int | None, typer.Option("--threads", help="Threads on the CPU.")]
+ApiKey = Annotated[str | None, typer.Option("--api-key", help="Key of the server (or JETSPEC_API_KEY).")]
+Format = Annotated[str, typer.Option("--format", help="table or json.")]
+KeepSpine = Annotated[bool | None, typer.Option("--keep-spine/--no-keep-spine", help="Keep the whole top-1 chain.")]
+
+# ServeConfig fields that a gate file's [server] table may set, and the flag of `jetspec serve` for each.
+SERVER_FLAGS = {
+    "engine": "--engine",
+    "target": "--target",
+    "head": "--head",
+    "drafter": "--drafter",
+    "max_width": "--max-tree-width",
+    "max_budget": "--max-budget",
+    "device": "--device",
+    "page_size": "--page-size",
+    "max_seq_len": "--max-seq-len",
+    "max_running": "--max-running",
+    "num_threads": "--threads",
+}
+
+
+def given(**options: Any) -> dict[str, Any]:
+    """Return the options that were given, that is, are not None."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def check_format(value: str, allowed: Sequence[str] = ("table", "json")) -> None:
+    """Raise ConfigError for an output format nobody writes."""
+    if value not in allowed:
+        raise ConfigError(
+            f"--format: {value!r}, expected one of {', '.join(allowed)}", hint=did_you_mean(value, list(allowed))
+        )
+
+
+def split_list(value: str | None) -> list[str] | None:
+    """Split ``"4,7"``; None stays None."""
+    return None if value is None else [part.strip() for part in value.split(",")]
+
+
+def parse_integers(flag: str, value: str | None) -> list[int] | None:
+    """Parse ``"4,7"``. Raises ConfigError."""
+    return _parse(flag, value, int, "integers, such as 4,7")
+
+
+def parse_numbers(flag: str, value: str | None) -> list[float] | None:
+    """Parse ``"0.5,1"``. Raises ConfigError."""
+    return _parse(flag, value, float, "numbers, such as 0.5,1")
+
+
+def parse_budget(flag: str, value: str | None) -> int | str | None:
+    """Parse ``"16"`` or ``"chain"``. Raises ConfigError."""
+    budgets = parse_budgets(flag, value)
+    if budgets is not None and len(budgets) > 1:
+        raise ConfigError(f"{flag}: {value!r}, expected one integer or chain")
+    return budgets[0] if budgets else None
+
+
+def parse_budgets(flag: str, value: str | None) -> list[int | str] | None:
+    """Parse ``"16,chain"``; chain means D + 1, the rows of the linear path. Raises ConfigError."""
+    return _parse(flag, value, lambda part: part if part == CHAIN else int(part), "integers or chain, such as 16,64")
+
+
+def _parse(flag: str, value: str | None, read: Any, expected: str) -> list[Any] | None:
+    try:
+        return None if value is None else [read(part) for part in split_list(value) or []]
+    except ValueError as error:
+        raise ConfigError(f"{flag}: {value!r}, expected {expected}") from error
+
+
+def choose_rule(rules: Sequence[str] | None, *, has_gap_options: bool) -> list[str]:
+    """Return the tree rules that apply: beta and g0 select top2gap.
+
+    Raises:
+        ConfigError: beta or g0 together with another explicit rule, which would ignore them.
+    """
+    if not has_gap_options:
+        return list(rules or [TreeConfig.rule])
+    for rule in rules or ():
+        if rule != "top2gap" and rule in TREE_RULES:
+            raise ConfigError(
+                f"beta and g0 belong to the rule top2gap, the rule given is {rule}",
+                hint="leave out the rule or the two",
+            )
+    return list(rules or ["top2gap"])
+
+
+def tree_from(settings: Mapping[str, Any]) -> TreeConfig:
+    """Make the tree of one server from the given settings.
+
+    An unset budget beside a given width means D + 1 nodes, the rows of the linear path (R25).
+    """
+    has_gap_options = "beta" in settings or "g0" in settings
+    rule = choose_rule([settings["rule"]] if "rule" in settings else None, has_gap_options=has_gap_options)[0]
+    budget = settings.get("budget", None if "width" in settings else TreeConfig.budget)
+    return TreeConfig.from_mapping({**settings, "rule": rule, "budget": None if budget == CHAIN else budget})
+
+
+def serve_config(settings: Mapping[str, Any], trees: Sequence[TreeConfig]) -> ServeConfig:
+    """Make a server's configuration that starts with the first tree and has room for all of them.
+
+    Args:
+        settings: ServeConfig fields that were given.
+        trees: at least one; the room reserved is never below the default.
+    """
+    default = ServeConfig()
+    width = max(tree.width for tree in trees)
+    # The linear path ignores a budget above its own rows, so it needs no room.
+    budget = max((tree.budget or 1 for tree in trees if tree.width > 1), default=1)
+    room = {"max_width": max(width, default.max_width), "max_budget": max(budget, default.max_budget)}
+    config = ServeConfig(**{**room, **settings, "tree": trees[0]})
+    for tree in trees:
+        config.check_tree(tree)
+    return config
+
+
+def server_arguments(config: ServeConfig) -> list[str]:
+    """Return the words after ``jetspec serve`` that make this configuration; port, format, key and cache aside."""
+    default = ServeConfig()
+    words = ["--dtype", config.dtype, *tree_arguments(config.tree)]
+    for name, flag in SERVER_FLAGS.items():
+        value = getattr(config, name)
+        if value != getattr(default, name):
+            words += [flag, str(value)]
+    return [*words, *(["--", *config.extra_args] if config.extra_args else [])]
+
+
+def tree_arguments(tree: TreeConfig) -> list[str]:
+    """Return the flags that make this tree."""
+    budget = CHAIN if tree.budget is None else str(tree.budget)
+    words = ["--tree-width", str(tree.width), "--budget", budget, "--tree-rule", tree.rule]
+    if tree.rule == "top2gap":
+        words += ["--beta", repr(tree.beta), "--g0", repr(tree.g0)]
+    return [*words, *(["--keep-spine"] if tree.keep_spine else [])]
+
+
+def existing_parent(flag: str, path: Path | None) -> None:
+    """Raise ConfigError when the folder of a file to be written does not exist (found before hours of work)."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise ConfigError(f"{flag}: {path}: no such folder {path.parent}", hint=f"mkdir -p {path.parent}")

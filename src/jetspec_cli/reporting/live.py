@@ -1,0 +1,58 @@
+"""Progress of a long run on stderr: a moving bar on a terminal, a line a prompt elsewhere."""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from jetspec_cli import console
+from jetspec_cli.reporting.outputs import Outputs
+
+
+class Live:
+    """Tells how a gate run goes, and keeps its document after every prompt.
+
+    Args:
+        bar: drawn on a terminal, silent elsewhere.
+        outputs: for the document so far.
+        num_prompts: of the set.
+    """
+
+    def __init__(self, bar: console.Bar, outputs: Outputs, num_prompts: int) -> None:
+        self._bar = bar
+        self._outputs = outputs
+        self._num_prompts = num_prompts
+        self._num_done = 0
+        self._started = 0.0
+        self._left = ""
+
+    def on_start(self, dtype: str) -> None:
+        """A server is being started or reached."""
+        self._num_done, self._started, self._left = 0, time.monotonic(), ""
+        self._say(f"server for dtype {dtype}: starting")
+
+    def on_progress(self, message: str) -> None:
+        """The starting server says something."""
+        self._say(message)
+
+    def on_step(self, step: Any) -> None:
+        """A generation is done; time left counts from the first one on."""
+        if step.num_done == 1:
+            self._started = time.monotonic()
+        else:
+            seconds = (time.monotonic() - self._started) / (step.num_done - 1) * (step.num_total - step.num_done)
+            self._left = f", about {seconds:.0f} s left" if seconds >= 1 else ""
+        self._bar.update(label=f"{step.prompt_id}: {step.label}", done=step.num_done, total=step.num_total)
+
+    def on_prompt(self, prompt_id: str, verdicts: Mapping[str, int], document: Mapping[str, Any]) -> None:
+        """A prompt is done."""
+        self._num_done += 1
+        counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in verdicts.items())
+        if not console.is_live():
+            console.talk(f"prompt {self._num_done}/{self._num_prompts} {prompt_id}: {counts}{self._left}")
+        self._outputs.keep(document)
+
+    def _say(self, message: str) -> None:
+        if console.is_live():
+            self._bar.update(label=message)
+        else:
+            console.talk(message)

@@ -1,0 +1,49 @@
+"""Where a gate's document goes: files, a job summary, and the terminal."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jetspec_cli import console, options
+from jetspec_cli.reporting import json_doc, junit, markdown, tables
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outputs:
+    """What to write.
+
+    Attributes:
+        out: JSON document; also rewritten during the run.
+        junit: JUnit XML.
+        summary: Markdown, appended.
+        as_json: the document on stdout instead of a table.
+    """
+
+    out: Path | None = None
+    junit: Path | None = None
+    summary: Path | None = None
+    as_json: bool = False
+
+    def check(self) -> None:
+        """Raise ConfigError when a file could not be written, before any work is done."""
+        for flag, path in (("--out", self.out), ("--junit", self.junit), ("--summary", self.summary)):
+            options.existing_parent(flag, path)
+
+    def keep(self, document: Mapping[str, Any]) -> None:
+        """Write the document so far."""
+        if self.out is not None:
+            json_doc.write_whole(self.out, json_doc.dumps(document))
+
+    def finish(self, document: Mapping[str, Any]) -> None:
+        """Write everything."""
+        self.keep(document)
+        clean = json_doc.finite(document)
+        if self.junit is not None:
+            json_doc.write_whole(self.junit, junit.render(clean))
+        if self.summary is not None:
+            markdown.append(self.summary, markdown.render(clean))
+        if self.as_json:
+            console.data(json_doc.dumps(clean).rstrip())
+        else:
+            console.data(tables.gate_text(clean))

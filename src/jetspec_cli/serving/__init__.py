@@ -1,0 +1,1 @@
+"""Servers seen from outside: speaking to one over HTTP, and starting one as a child process."""

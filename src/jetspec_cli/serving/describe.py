@@ -1,0 +1,47 @@
+"""What a server says of itself, in a few lines for people. Knows only the mapping under ``jetspec``."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from jetspec_engine.config import TreeConfig
+
+
+def tree_label(tree: Mapping[str, Any] | TreeConfig) -> str:
+    """Name a tree briefly: ``W8 B16``, with the rule and its numbers where they are not the default."""
+    given = tree.to_mapping() if isinstance(tree, TreeConfig) else dict(tree)
+    budget = given.get("budget")
+    words = [f"W{given.get('width', '?')}", "B=D+1" if budget is None else f"B{budget}"]
+    if given.get("rule", TreeConfig.rule) != TreeConfig.rule:
+        words.append(str(given["rule"]))
+    if given.get("rule") == "top2gap":
+        words.append(f"beta {given.get('beta'):g} g0 {given.get('g0'):g}")
+    if given.get("keep_spine"):
+        words.append("spine")
+    return " ".join(words)
+
+
+def describe(info: Mapping[str, Any], url: str) -> list[str]:
+    """Return the lines that say what runs: engine, models, dtype, attention, tree and where to reach it."""
+    tree, room = info.get("tree") or {}, info.get("max_tree") or {}
+    rows = {
+        "engine": _join(info, "engine", "version"),
+        "target": info.get("target"),
+        "head": _head(info),
+        "dtype": _join(info, "dtype", "device"),
+        "attention": info.get("attention"),
+        "graphs": {True: "on", False: "off"}.get(bool(info["is_graph"])) if "is_graph" in info else None,
+        "tree": f"{tree_label(tree)} of depth {info.get('draft_depth', '?')}" if tree else None,
+        "switchable up to": f"W{room.get('width')} B{room.get('budget')}" if room else None,
+        "context": info.get("max_seq_len"),
+        "url": url,
+    }
+    return [f"{name:<17} {value}" for name, value in rows.items() if value not in (None, "")]
+
+
+def _join(info: Mapping[str, Any], *keys: str) -> str:
+    return " ".join(str(info[key]) for key in keys if info.get(key) not in (None, ""))
+
+
+def _head(info: Mapping[str, Any]) -> str:
+    drafter = info.get("drafter", "head")
+    return str(info.get("head") or "none") if drafter == "head" else f"none, drafter {drafter}"

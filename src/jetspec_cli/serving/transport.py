@@ -1,0 +1,116 @@
+"""JSON over HTTP to one server, with every failure turned into one of our errors.
+
+Knows nothing of what the paths mean.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+
+from jetspec_cli.serving.generation import refuse_error_body
+from jetspec_engine.errors import ConfigError, EngineError
+
+CONNECT_TIMEOUT_S = 10.0
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
+
+
+class ServerGoneError(EngineError):
+    """Nobody listens there, or the connection broke: further requests would fail too."""
+
+
+class Transport:
+    """Requests to one base URL.
+
+    Args:
+        url: ``http://host:port``, with or without a path.
+        api_key: sent as a bearer token.
+        timeout_s: longest wait for a part of an answer.
+
+    Raises:
+        ConfigError: the URL is not http(s).
+    """
+
+    def __init__(self, url: str, *, api_key: str | None, timeout_s: float) -> None:
+        try:
+            parts = urlsplit(url)
+            is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_url = False
+        if not is_url:
+            raise ConfigError(f"url: {url!r}, expected http://host:port")
+        self.url = url.rstrip("/")
+        self._http = httpx.Client(
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
+            # A proxy for the outside world must not swallow requests to this machine.
+            trust_env=parts.hostname not in LOOPBACK_HOSTS,
+        )
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> httpx.Response:
+        """Send one request and return the response, whatever its status.
+
+        Raises:
+            ServerGoneError: no connection, or it broke.
+            EngineError: no answer in time.
+        """
+        try:
+            return self._http.request(method, self.url + path, json=body)
+        except httpx.TimeoutException as error:
+            raise EngineError(f"{self.url}{path}: no answer in time ({type(error).__name__})") from error
+        except httpx.HTTPError as error:
+            raise ServerGoneError(f"{self.url}{path}: {error or type(error).__name__}") from error
+
+    def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
+        """Send one request and return its JSON object. Raises EngineError for any status but 200."""
+        return object_of(self.send(method, path, body), path)
+
+    def stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        """Post and yield the events of the stream.
+
+        Raises:
+            EngineError: a status other than 200, or an error event inside the stream.
+            ServerGoneError: the stream broke.
+        """
+        try:
+            with self._http.stream("POST", self.url + path, json=body) as response:
+                if response.status_code != 200:
+                    response.read()
+                    object_of(response, path)
+                for line in response.iter_lines():
+                    payload = line.removeprefix("data:").strip()
+                    if line.startswith("data:") and payload != "[DONE]":
+                        event = json.loads(payload)
+                        refuse_error_body(event)
+                        yield event
+        except (httpx.HTTPError, json.JSONDecodeError) as error:
+            raise ServerGoneError(f"{self.url}{path}: the stream broke: {error}") from error
+
+
+def object_of(response: httpx.Response, path: str) -> Mapping[str, Any]:
+    """Return a response's JSON object. Raises EngineError for another status or another kind of body."""
+    if response.status_code != 200:
+        raise EngineError(f"{path}: status {response.status_code}: {message_of(response)}")
+    try:
+        body = response.json()
+    except ValueError as error:
+        raise EngineError(f"{path}: the answer is not JSON") from error
+    if not isinstance(body, Mapping):
+        raise EngineError(f"{path}: expected a JSON object")
+    return body
+
+
+def message_of(response: httpx.Response) -> str:
+    """Return what an error response says, in one line."""
+    try:
+        body = response.json()
+    except ValueError:
+        return " ".join(response.text.split())[:200] or "no message"
+    found = body.get("error", body.get("message", body.get("detail", body))) if isinstance(body, Mapping) else body
+    return str(found.get("message", found) if isinstance(found, Mapping) else found)[:300]
