@@ -133,9 +133,11 @@ class ModelTokenizer:
 
     def _encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         try:
-            ids: list[int] = self._raw.encode(text, add_special_tokens=add_special_tokens).ids
+            # The library answers a lone surrogate with a bare TypeError.
+            text.encode()
         except UnicodeEncodeError as error:
             raise RequestError(f"text: {text[error.start]!r} at {error.start}, expected valid Unicode") from error
+        ids: list[int] = self._raw.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
 
