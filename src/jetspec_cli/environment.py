@@ -96,8 +96,8 @@ def git_commit() -> str | None:
 
 
 def redacted_command(argv: Sequence[str]) -> list[str]:
-    """Return the command line with the value of ``--api-key`` blanked and the program's folder left out."""
-    shown = [Path(argv[0]).name if argv else "jetspec"]
+    """Return the command line as ``jetspec ...``, with the value of ``--api-key`` blanked."""
+    shown = ["jetspec"]
     is_secret = False
     for word in argv[1:]:
         if is_secret:

@@ -27,7 +27,9 @@ class RunChecks:
         if fault:
             self._add(ACCOUNTING, run, records.MISMATCH, fault)
         ids = run.generation.token_ids
-        if ids is None or (run.prompt_id, ids) in self._seen:
+        # An oracle that is wrong where the tree is right shows as a mismatch, or as unstable; its own runs prove
+        # nothing about the tree.
+        if run.role == "oracle" or ids is None or (run.prompt_id, ids) in self._seen:
             return
         self._seen.add((run.prompt_id, ids))
         try:
@@ -42,15 +44,12 @@ class RunChecks:
             self._record.note(f"{client.url}: no scoring, so tokens were not checked against the target's argmax")
             return
         self._record.num_teacher_forced += len(ids)
-        for report in wrong:
-            verdict = records.NEAR_TIE if report["is_near_tie"] else records.MISMATCH
-            detail = (
-                f"token {report['position']}: {report['token_id']} was emitted, the argmax is {report['argmax']}, "
-                f"{report['gap_nats']:.3g} nats or {report['gap_ulp']:.3g} ULP above it"
-            )
-            self._add(TEACHER_FORCED, run, verdict, detail, report)
+        if wrong:
+            are_near_ties = all(report["is_near_tie"] for report in wrong)
+            verdict = records.NEAR_TIE if are_near_ties else records.MISMATCH
+            self._add(TEACHER_FORCED, run, verdict, _in_words(wrong), wrong)
 
-    def _add(self, check: str, run: Run, verdict: str, detail: str, report: dict[str, Any] | None = None) -> None:
+    def _add(self, check: str, run: Run, verdict: str, detail: str, report: list[dict[str, Any]] | None = None) -> None:
         self._record.faults.append(
             Fault(
                 check=check,
@@ -62,3 +61,13 @@ class RunChecks:
                 report=report,
             )
         )
+
+
+def _in_words(wrong: list[dict[str, Any]]) -> str:
+    # The first wrong token that is more than rounding says most about a fault.
+    first = next((report for report in wrong if not report["is_near_tie"]), wrong[0])
+    others = f"; {len(wrong)} such tokens" if len(wrong) > 1 else ""
+    return (
+        f"token {first['position']}: {first['token_id']} was emitted, the argmax is {first['argmax']}, "
+        f"{first['gap_nats']:.3g} nats or {first['gap_ulp']:.3g} ULP above it{others}"
+    )

@@ -23,8 +23,8 @@ from jetspec_engine.errors import EngineError
 class Watcher(Protocol):
     """Is told what happens during a run."""
 
-    def on_start(self, dtype: str) -> None:
-        """A server for this dtype is being started or reached."""
+    def on_start(self, message: str) -> None:
+        """A server is being started or reached."""
         ...
 
     def on_progress(self, message: str) -> None:
@@ -52,7 +52,7 @@ def execute(
     try:
         with interruptible():
             for dtype in spec.dtypes:
-                watcher.on_start(dtype)
+                watcher.on_start(f"reaching {links.url}" if links.url else f"starting a server, dtype {dtype}")
                 with open_sides(spec, dtype, links, watcher.on_progress) as sides:
                     run_prompts(sides, spec, prompts, document, watcher)
     except KeyboardInterrupt:

@@ -82,7 +82,7 @@ class Fault:
         check: accounting (the counters contradict each other) or teacher_forced (a token is not the argmax).
         verdict: mismatch or near_tie.
         detail: one line.
-        report: numbers, for teacher_forced.
+        report: for teacher_forced, every wrong token in order.
     """
 
     check: str
@@ -91,7 +91,7 @@ class Fault:
     label: str
     verdict: str
     detail: str
-    report: dict[str, Any] | None = None
+    report: list[dict[str, Any]] | None = None
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the fields as plain data."""

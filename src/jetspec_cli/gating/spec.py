@@ -72,6 +72,8 @@ class GateSpec:
             ConfigError: an unknown key or a value out of range; ``where`` names the source.
         """
         check_keys(where, given, ("tree", *(f.name for f in fields(cls) if f.name != "trees")))
+        if not isinstance(given.get("prompts", ""), str):
+            raise ConfigError(f"prompts: {given['prompts']!r}, expected a path")
         if not given.get("prompts"):
             raise ConfigError("no prompts file given", hint="jetspec gate --prompts prompts/10.jsonl")
         values = {key: value for key, value in given.items() if key not in ("tree", "prompts")}

@@ -25,10 +25,10 @@ class Live:
         self._started = 0.0
         self._left = ""
 
-    def on_start(self, dtype: str) -> None:
+    def on_start(self, message: str) -> None:
         """A server is being started or reached."""
         self._num_done, self._started, self._left = 0, time.monotonic(), ""
-        self._say(f"server for dtype {dtype}: starting")
+        self._say(message)
 
     def on_progress(self, message: str) -> None:
         """The starting server says something."""

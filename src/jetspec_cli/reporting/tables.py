@@ -76,7 +76,7 @@ def conclusion(document: Mapping[str, Any]) -> str:
     names = {"mismatch": "mismatches", "near_tie": "near-ties", "unstable_oracle": "unstable", "failed": "failed"}
     parts += [f"{counts[key]} {name}" for key, name in names.items() if counts[key]]
     for name, check in summary["checks"].items():
-        what = "tokens not the argmax" if name == "teacher_forced" else "contradicting counters"
+        what = "runs with tokens not the argmax" if name == "teacher_forced" else "runs with wrong counters"
         parts += [f"{check['num_faults']} {what}"] if check["num_faults"] else []
     num_scored = summary["checks"]["teacher_forced"]["num_checked"]
     parts += [f"{num_scored} tokens checked against the argmax"] if num_scored else []

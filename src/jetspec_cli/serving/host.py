@@ -27,7 +27,8 @@ def host(config: ServeConfig, *, can_pull: bool, as_json: bool) -> None:
     """
     reporter = Reporter(as_json=as_json)
     config = choose_engine(config)
-    ensure_target(config, can_pull=can_pull, on_progress=reporter.on_progress)
+    if can_pull:
+        ensure_target(config, reporter.on_progress)
     registry.backend(config.engine).serve(config, reporter.on_event)
 
 

@@ -19,6 +19,7 @@ from typing import IO, Any, Self
 from jetspec_cli import exit_codes
 from jetspec_engine.errors import EngineError
 
+SERVE_COMMAND = (sys.executable, "-m", "jetspec_cli", "serve")
 QUIET_TIMEOUT_S = 900.0
 STOP_TIMEOUT_S = 15.0
 KEPT_LOG_LINES = 200
@@ -47,7 +48,7 @@ class ServerProcess:
         self.url = ""
         self.info: Mapping[str, Any] = {}
         self._command = [
-            *(sys.executable, "-m", "jetspec_cli", "serve", "--port", "0", "--format", "json", "--stop-with-stdin"),
+            *(*SERVE_COMMAND, "--port", "0", "--format", "json", "--stop-with-stdin"),
             *arguments,
         ]
         self._environment = {**os.environ, **({"JETSPEC_API_KEY": api_key} if api_key else {})}

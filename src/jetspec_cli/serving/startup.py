@@ -3,10 +3,9 @@
 Engines and the model store are reached through the registry only. Knows nothing of printing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from jetspec_engine import registry
 from jetspec_engine.config import ServeConfig
@@ -34,26 +33,16 @@ def choose_engine(config: ServeConfig) -> ServeConfig:
     return replace(config, engine=name)
 
 
-def catalogue_entry(config: ServeConfig) -> Mapping[str, Any] | None:
-    """Return the store's entry of the target, or None for a folder or a name the store does not list."""
-    if Path(config.target).expanduser().is_dir():
-        return None
-    entries = registry.model_store().list(Path(config.cache_dir))
-    return next((entry for entry in entries if entry.get("name") == config.target), None)
-
-
-def ensure_target(config: ServeConfig, *, can_pull: bool, on_progress: Callable[[Progress], None]) -> None:
-    """Pull the target when the catalogue has it and the cache does not.
+def ensure_target(config: ServeConfig, on_progress: Callable[[Progress], None]) -> None:
+    """Pull the target when the catalogue has it and the cache does not. Other names are the engine's to resolve.
 
     Raises:
-        UnavailableError: it is missing and may not, or cannot, be pulled.
-        ArtifactError: what was pulled is not what was expected.
+        UnavailableError: it cannot be downloaded.
+        ArtifactError: what was downloaded is not what was expected.
     """
-    entry = catalogue_entry(config)
-    if entry is None or entry.get("is_present"):
+    if Path(config.target).is_dir():
         return
-    if not can_pull:
-        raise UnavailableError(
-            f"target {config.target}: not in the cache {config.cache_dir}", hint=f"jetspec models pull {config.target}"
-        )
-    registry.model_store().pull(config.target, Path(config.cache_dir), on_progress)
+    store = registry.model_store()
+    for entry in store.list(Path(config.cache_dir)):
+        if entry["name"] == config.target and not entry["is_present"]:
+            store.pull(config.target, Path(config.cache_dir), on_progress)

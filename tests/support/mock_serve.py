@@ -1,0 +1,46 @@
+"""Stands in for ``jetspec serve`` in tests of what starts it: a mock server behind the same start-up protocol.
+
+``MOCK_SERVE`` says how it behaves: ``ok``, ``silent death``, ``told death``, ``dies at N``, ``wrong``, ``slow``.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from support.mock_server import Script, mock_server  # noqa: E402
+
+
+def main() -> int:
+    scenario = os.environ.get("MOCK_SERVE", "ok")
+    dtype = sys.argv[sys.argv.index("--dtype") + 1]
+    if os.environ.get("MOCK_SERVE_PID"):
+        Path(os.environ["MOCK_SERVE_PID"]).write_text(str(os.getpid()))
+    if scenario == "silent death":
+        print("Segmentation fault, of sorts", file=sys.stderr)
+        return 139
+    if scenario == "told death":
+        print(
+            json.dumps({"error": {"exit_code": 4, "what": "model 'x': no such model", "hint": "jetspec models list"}})
+        )
+        return 4
+    script = Script(info={"dtype": "bfloat16" if dtype == "auto" else dtype, "argv": sys.argv[1:]})
+    if scenario.startswith("dies at"):
+        number = int(scenario.rpartition(" ")[2])
+        script.status = lambda path, count: os._exit(9) if count >= number else 0
+    if scenario == "wrong":
+        script.change = lambda call, tokens: [tokens[0] + 1, *tokens[1:]] if call.is_tree else tokens
+    if scenario == "slow":
+        script.status = lambda path, count: time.sleep(0.2) or 0
+    with mock_server(script) as (url, _):
+        print(json.dumps({"kind": "progress", "message": "loading a mock", "info": {}}), flush=True)
+        print(json.dumps({"kind": "ready", "message": url, "url": url, "info": script.info}), flush=True)
+        while os.read(0, 4096):
+            pass
+    return 0
+
+
+sys.exit(main())
