@@ -132,7 +132,7 @@ class RandomDrafter(StandIn):
             if generator.random() < self._right_rate and right is not None and right not in tokens:
                 tokens[int(generator.integers(count))] = right
             spread = generator.normal(scale=2.0, size=count)
-            logprobs = np.sort(spread - np.log(np.exp(spread).sum()))[::-1].tolist()
+            logprobs = np.minimum(np.sort(spread - np.log(np.exp(spread).sum()))[::-1], 0.0).tolist()
             rows.append(list(zip(tokens, logprobs, strict=True)))
         return rows
 
