@@ -121,7 +121,7 @@ def _read_heads(file: JsonFile, traits: Traits) -> dict[str, int]:
     if num_heads % num_kv_heads:
         file.refuse("num_key_value_heads", f"a divisor of num_attention_heads ({num_heads})")
     default = traits.default_head_dim or hidden_size // num_heads
-    if "head_dim" not in file.values and traits.default_head_dim is None and hidden_size % num_heads:
+    if file.values.get("head_dim") is None and traits.default_head_dim is None and hidden_size % num_heads:
         file.refuse("hidden_size", f"a multiple of num_attention_heads ({num_heads}), or a head_dim")
     head_dim = file.integer("head_dim", 2, 65_536, default=default)
     if head_dim % 2:

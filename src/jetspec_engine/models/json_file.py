@@ -4,7 +4,6 @@ Knows nothing of what the keys mean.
 """
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,10 +74,10 @@ class JsonFile:
         value = self.values.get(key)
         if value is None and default is not _REQUIRED:
             return default
-        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not is_number or not math.isfinite(value) or not low <= value <= high:  # type: ignore[arg-type, operator]
+        # Comparing refuses NaN and infinities too, and takes integers too large for a float.
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not low <= value <= high:
             self.refuse(key, f"a number in [{low}, {high}]")
-        return float(value)  # type: ignore[arg-type]
+        return float(value)
 
     def flag(self, key: str, *, default: bool) -> bool:
         """Return true or false; absent or null gives the default."""

@@ -159,6 +159,8 @@ BAD_VALUES = [
     ("head_dim", 15),
     ("intermediate_size", []),
     ("rms_norm_eps", -1.0),
+    ("rms_norm_eps", 10**400),
+    ("rms_norm_eps", float("inf")),
     ("rms_norm_eps", float("nan")),
     ("rope_theta", 0.0),
     ("rope_theta", "1e4"),
@@ -208,6 +210,13 @@ def test_a_bad_value_is_refused_with_file_key_value_and_expectation(tmp_path: Pa
 def test_bad_windows_are_refused(tmp_path: Path, changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ArtifactError, match=named):
         read(tmp_path, base("qwen3", **changes))
+
+
+@pytest.mark.parametrize("changes", [{"head_dim": None}, {}])
+def test_heads_that_do_not_divide_the_hidden_size_need_a_head_dim(tmp_path: Path, changes: dict[str, Any]) -> None:
+    values = {key: value for key, value in base(hidden_size=50).items() if key != "head_dim"} | changes
+    with pytest.raises(ArtifactError, match="hidden_size: 50, expected a multiple of num_attention_heads"):
+        read(tmp_path, values)
 
 
 @pytest.mark.parametrize("model_type", ["qwen3_moe", "deepseek_v3", "qwen3_next", "gpt2", None, 7])

@@ -113,10 +113,11 @@ def test_case_20_a_wrong_tensor_is_named(tmp_path: Path, name: str, tensor: torc
     assert "model.safetensors" in caught.value.what
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("place", [0, 1, 2])
-def test_case_20_one_nan_anywhere_is_found(tmp_path: Path, place: int) -> None:
-    folder, config = make(tmp_path)
-    tensor = torch.randn(48, 96)
+def test_case_20_one_nan_anywhere_is_found(tmp_path: Path, place: int, dtype: torch.dtype) -> None:
+    folder, config = make(tmp_path, dtype=dtype)
+    tensor = torch.randn(48, 96).to(dtype)
     tensor.view(-1)[[0, 2000, 48 * 96 - 1][place]] = float("nan")
     change(folder, "model.layers.1.mlp.down_proj.weight", tensor)
     with pytest.raises(ArtifactError, match="1 of 4608 values"):
