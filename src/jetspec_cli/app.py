@@ -6,7 +6,6 @@ Commands are declared here without importing what they use; their bodies do that
 import itertools
 import os
 import sys
-import traceback
 from collections.abc import Sequence
 from typing import Annotated, NoReturn
 
@@ -18,6 +17,7 @@ from typer._click.exceptions import ClickException
 from jetspec_cli import console, exit_codes
 from jetspec_cli.commands import doctor, gate, models, serve
 from jetspec_engine import __version__
+from jetspec_engine.config import did_you_mean
 from jetspec_engine.errors import JetspecError
 
 ISSUES_URL = "https://github.com/jetspec/jetspec-toolkit/issues"
@@ -99,13 +99,15 @@ def usage_message(error: ClickException) -> tuple[str, str]:
         return "", ""
     possibilities = getattr(error, "possibilities", None)
     if possibilities:
-        return str(error), f"did you mean {' or '.join(sorted(possibilities))}?"
+        return str(error), did_you_mean(getattr(error, "option_name", ""), list(possibilities))
     command = context.command_path if context is not None else "jetspec"
     return " ".join(message.split()), f"{command} --help"
 
 
 def report_bug(error: Exception, *, as_json: bool) -> None:
     """Tell of an exception nobody expected, and where to report it."""
+    import traceback
+
     if os.environ.get("JETSPEC_TRACEBACK"):
         console.talk(traceback.format_exc())
     frame = traceback.extract_tb(error.__traceback__)[-1]

@@ -1,6 +1,7 @@
 """``jetspec gate`` against servers that are not ours: what can be compared is, and the rest is said (R53)."""
 
 import pytest
+
 from support.mock_server import Script, mock_server
 
 

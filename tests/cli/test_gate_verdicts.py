@@ -1,9 +1,9 @@
 """``jetspec gate`` against scripted servers: every verdict, every exit code, and what the reports say."""
 
 import pytest
-from support.mock_server import Script, mock_server
 
 from jetspec_engine.config import LINEAR
+from support.mock_server import Script, mock_server
 
 
 def wrong_at(position: int, *, prompt: bytes = b"two"):

@@ -11,7 +11,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from support.mock_server import Script, mock_server  # noqa: E402
+from support.mock_server import Script, mock_server
+
+
+def say(message: dict) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
 
 
 def main() -> int:
@@ -20,12 +25,10 @@ def main() -> int:
     if os.environ.get("MOCK_SERVE_PID"):
         Path(os.environ["MOCK_SERVE_PID"]).write_text(str(os.getpid()))
     if scenario == "silent death":
-        print("Segmentation fault, of sorts", file=sys.stderr)
+        sys.stderr.write("Segmentation fault, of sorts\n")
         return 139
     if scenario == "told death":
-        print(
-            json.dumps({"error": {"exit_code": 4, "what": "model 'x': no such model", "hint": "jetspec models list"}})
-        )
+        say({"error": {"exit_code": 4, "what": "model 'x': no such model", "hint": "jetspec models list"}})
         return 4
     script = Script(info={"dtype": "bfloat16" if dtype == "auto" else dtype, "argv": sys.argv[1:]})
     if scenario.startswith("dies at"):
@@ -34,10 +37,10 @@ def main() -> int:
     if scenario == "wrong":
         script.change = lambda call, tokens: [tokens[0] + 1, *tokens[1:]] if call.is_tree else tokens
     if scenario == "slow":
-        script.status = lambda path, count: time.sleep(0.2) or 0
+        script.status = lambda path, count: time.sleep(0.1) or 0
     with mock_server(script) as (url, _):
-        print(json.dumps({"kind": "progress", "message": "loading a mock", "info": {}}), flush=True)
-        print(json.dumps({"kind": "ready", "message": url, "url": url, "info": script.info}), flush=True)
+        say({"kind": "progress", "message": "loading a mock", "info": {}})
+        say({"kind": "ready", "message": url, "url": url, "info": script.info})
         while os.read(0, 4096):
             pass
     return 0

@@ -12,6 +12,7 @@ from jetspec_cli import environment, options
 from jetspec_cli.gating.spec import GateSpec
 from jetspec_cli.serving.client import ServerClient
 from jetspec_cli.serving.launcher import ServerProcess
+from jetspec_cli.serving.transport import host_of
 from jetspec_engine.config import TreeConfig
 from jetspec_engine.errors import ConfigError, EngineError
 
@@ -25,12 +26,20 @@ class Links:
         oracle_url: of the oracle's server; None makes the server under test its own oracle.
         api_key: for both.
         timeout_s: longest wait for one answer.
+
+    Raises:
+        ConfigError: a URL is not http(s).
     """
 
     url: str | None = None
     oracle_url: str | None = None
     api_key: str | None = None
     timeout_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        for url in (self.url, self.oracle_url):
+            if url is not None:
+                host_of(url)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,11 +61,14 @@ class Sides:
 
     def why_gone(self, client: ServerClient) -> str:
         """Return why a server does not answer any more, or an empty string while it does."""
+        if client.is_alive():
+            return ""
         if client is self.candidate and self.process is not None:
-            failure = self.process.failure()
+            # Its connections close a moment before the process ends.
+            failure = self.process.failure(wait_s=2.0)
             if failure is not None:
                 return failure.what
-        return "" if client.is_alive() else f"{client.url} does not answer any more"
+        return f"{client.url} does not answer any more"
 
 
 @contextmanager

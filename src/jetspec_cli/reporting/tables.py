@@ -33,9 +33,9 @@ def word(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return f"{value:.3f}"
+        return f"{value:g}"
     if isinstance(value, (list, tuple)):
-        return ", ".join(word(item) for item in value) or "none"
+        return ", ".join(word(item) for item in value if item is not None) or "none"
     return "" if value is None else str(value)
 
 

@@ -101,10 +101,16 @@ class ServerProcess:
         for reader in self._readers:
             reader.join(1.0)
 
-    def failure(self) -> EngineError | None:
-        """Return why the child ended, as one line, or None while it runs."""
-        if self._process is None or self._process.poll() is None:
+    def failure(self, *, wait_s: float = 0.0) -> EngineError | None:
+        """Return why the child ended, as one line, or None while it still runs after waiting so long."""
+        if self._process is None:
             return None
+        try:
+            self._process.wait(wait_s)
+        except subprocess.TimeoutExpired:
+            return None
+        for reader in self._readers:
+            reader.join(1.0)
         code = self._process.returncode
         how = f"was killed by signal {-code}" if code < 0 else f"exited with code {code}"
         return EngineError(f"the server {how}{self._last_words()}")

@@ -34,21 +34,15 @@ class Transport:
     """
 
     def __init__(self, url: str, *, api_key: str | None, timeout_s: float) -> None:
-        try:
-            parts = urlsplit(url)
-            is_url = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            is_url = False
-        if not is_url:
-            raise ConfigError(f"url: {url!r}, expected http://host:port")
+        host = host_of(url)
         self.url = url.rstrip("/")
         self._http = httpx.Client(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
             # Reading the certificate store takes longer than a request to this machine.
-            verify=parts.scheme == "https",
+            verify=url.startswith("https"),
             # A proxy for the outside world must not swallow requests to this machine.
-            trust_env=parts.hostname not in LOOPBACK_HOSTS,
+            trust_env=host not in LOOPBACK_HOSTS,
         )
 
     def close(self) -> None:
@@ -93,6 +87,18 @@ class Transport:
                         yield event
         except (httpx.HTTPError, json.JSONDecodeError) as error:
             raise ServerGoneError(f"{self.url}{path}: the stream broke: {error}") from error
+
+
+def host_of(url: str) -> str:
+    """Return the host a URL names. Raises ConfigError unless it is ``http(s)://host[:port]``."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname if parts.scheme in ("http", "https") and parts.port != 0 else None
+    except ValueError:
+        host = None
+    if not host:
+        raise ConfigError(f"url: {url!r}, expected http://host:port")
+    return host
 
 
 def object_of(response: httpx.Response, path: str) -> Mapping[str, Any]:

@@ -1,10 +1,11 @@
 """SGLang as an engine, seen from the registry: for now it only says that it cannot run.
 
-Deliberately imports nothing of sglang: whether a package is there is asked of the import system, without running it.
+Deliberately imports nothing of sglang: whether the package is there is asked of its installed metadata, which a
+folder that happens to be called ``sglang`` does not have.
 """
 
-import importlib.util
 from collections.abc import Callable
+from importlib import metadata
 
 from jetspec_engine.config import ServeConfig
 from jetspec_engine.errors import UnavailableError
@@ -25,7 +26,9 @@ class SglangBackend:
             config: not looked at yet.
         """
         del config
-        if importlib.util.find_spec("sglang") is None:
+        try:
+            metadata.version("sglang")
+        except metadata.PackageNotFoundError:
             return Availability(is_available=False, missing=("package sglang",), hint=INSTALL_HINT)
         return Availability(
             is_available=False,

@@ -1,0 +1,187 @@
+"""``jetspec serve`` in front of a scripted engine: what it starts, says and refuses."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from jetspec_engine import registry
+from jetspec_engine.config import ServeConfig, TreeConfig
+from jetspec_engine.errors import UnavailableError
+from jetspec_engine.records import Availability, Progress, ServeEvent
+
+INFO = {
+    "engine": "embedded", "version": "9", "target": "t", "head": "h", "drafter": "head", "dtype": "bfloat16",
+    "device": "cpu", "attention": "reference", "tree": TreeConfig(width=4, budget=32).to_mapping(), "draft_depth": 15,
+    "max_tree": {"width": 8, "budget": 128}, "max_seq_len": 2048, "is_graph": False,
+}  # fmt: skip
+
+
+class Backend:
+    """An engine that is ready at once and stops at once."""
+
+    name = "embedded"
+    is_available = True
+    served: ClassVar[list[ServeConfig]] = []
+
+    def availability(self, config):
+        missing = () if self.is_available else ("package torch",)
+        return Availability(is_available=self.is_available, missing=missing, hint="pip install 'jetspec[embedded]'")
+
+    def serve(self, config, on_event):
+        self.served.append(config)
+        on_event(ServeEvent(kind="progress", message="loading"))
+        on_event(ServeEvent(kind="ready", message="http://127.0.0.1:1", info=INFO))
+        on_event(ServeEvent(kind="stopped", message="stopped"))
+
+
+class Sglang(Backend):
+    name = "sglang"
+
+
+class Missing(Backend):
+    is_available = False
+
+
+class TakenPort(Backend):
+    def serve(self, config, on_event):
+        raise UnavailableError(f"port {config.port}: taken", hint="jetspec serve --port 0")
+
+
+class Store:
+    """A catalogue of one target that is not here yet."""
+
+    pulled: ClassVar[list[tuple[str, Path]]] = []
+
+    def list(self, cache_dir):
+        return [{"name": ServeConfig.target, "is_present": False}]
+
+    def pull(self, name, cache_dir, on_progress):
+        on_progress(Progress(label=f"pulling {name}", done=1, total=4))
+        self.pulled.append((name, cache_dir))
+        return cache_dir / name
+
+
+@pytest.fixture
+def engines(monkeypatch, tmp_path):
+    """Register scripted engines and a scripted store; return a function that replaces one engine."""
+    monkeypatch.setenv("JETSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(Backend, "served", [])
+    monkeypatch.setattr(Store, "pulled", [])
+    monkeypatch.setattr(registry, "MODEL_STORE", f"{__name__}:Store")
+    monkeypatch.setitem(sys.modules, __name__, sys.modules[__name__])
+
+    def use(**names: str) -> None:
+        for engine, name in names.items():
+            monkeypatch.setitem(registry.BACKENDS, engine, f"{__name__}:{name}")
+
+    use(embedded="Backend", sglang="Missing")
+    return use
+
+
+def test_R01_it_says_what_runs(jetspec, engines):
+    result = jetspec("serve", "--tree-width", "8", "--budget", "16")
+    assert result.code == 0
+    for words in ("embedded 9", "bfloat16 cpu", "reference", "W4 B32 of depth 15", "http://127.0.0.1:1", "2048"):
+        assert words in result.out
+    assert "loading" in result.err
+    (config,) = Backend.served
+    assert config.tree == TreeConfig(width=8, budget=16)
+    assert config.engine == "embedded"
+
+
+def test_with_json_every_event_is_one_line_and_ready_has_the_url(jetspec, engines):
+    result = jetspec("serve", "--format", "json")
+    events = [json.loads(line) for line in result.out.splitlines()]
+    assert [event["kind"] for event in events] == ["progress", "progress", "ready", "stopped"]
+    assert (events[2]["url"], events[2]["info"]) == ("http://127.0.0.1:1", INFO)
+
+
+def test_R01_auto_takes_sglang_where_it_can_run(jetspec, engines):
+    engines(sglang="Sglang")
+    jetspec("serve")
+    assert Backend.served[0].engine == "sglang"
+
+
+def test_R01_engine_decides(jetspec, engines):
+    engines(sglang="Sglang")
+    jetspec("serve", "--engine", "embedded")
+    assert Backend.served[0].engine == "embedded"
+
+
+def test_sglang_options_go_only_to_sglang(jetspec, engines):
+    engines(sglang="Sglang")
+    assert jetspec("serve", "--", "--tp-size", "2").code == 0
+    assert Backend.served[0].extra_args == ("--tp-size", "2")
+    assert jetspec("serve", "--engine", "embedded", "--", "--tp-size", "2").code == 2
+
+
+def test_an_engine_that_cannot_run_is_3_and_says_what_to_install(jetspec, engines):
+    engines(embedded="Missing")
+    result = jetspec("serve", "--engine", "embedded")
+    assert result.code == 3
+    assert result.err == (
+        "error: engine embedded: cannot run here: package torch\n\nhint: pip install 'jetspec[embedded]'\n"
+    )
+
+
+def test_the_real_sglang_entry_is_3_where_sglang_is_missing(jetspec):
+    if registry.backend("sglang").availability(ServeConfig()).is_available:
+        pytest.skip("sglang can run here")
+    result = jetspec("serve", "--engine", "sglang")
+    assert result.code == 3
+    assert result.err.count("\n") == 3
+    assert "jetspec[sglang]" in result.err
+
+
+def test_a_taken_port_is_3(jetspec, engines):
+    engines(embedded="TakenPort")
+    result = jetspec("serve", "--port", "8000")
+    assert (result.code, result.err.splitlines()[-3]) == (3, "error: port 8000: taken")
+
+
+def test_the_target_is_pulled_when_missing_unless_told_not_to(jetspec, engines, tmp_path):
+    jetspec("serve", "--no-pull")
+    assert Store.pulled == []
+    result = jetspec("serve")
+    assert Store.pulled == [(ServeConfig.target, tmp_path / "cache")]
+    assert f"pulling {ServeConfig.target}: 25 %" in result.err
+
+
+def test_a_folder_or_another_name_is_not_pulled(jetspec, engines, tmp_path):
+    jetspec("serve", "--target", str(tmp_path))
+    jetspec("serve", "--target", "org/name")
+    assert Store.pulled == []
+
+
+def test_case_32_the_key_comes_from_the_environment_and_is_not_shown(jetspec, engines, monkeypatch):
+    monkeypatch.setenv("JETSPEC_API_KEY", "s3cret")
+    result = jetspec("serve")
+    assert Backend.served[0].api_key == "s3cret"
+    assert "s3cret" not in result.out + result.err
+    jetspec("serve", "--api-key", "other")
+    assert Backend.served[1].api_key == "other"
+
+
+def test_a_server_told_to_stop_with_its_standard_input_does(tmp_path):
+    script = (
+        "import sys, time; from jetspec_cli.serving import host; host.stop_with_stdin(); "
+        "print('ready', flush=True); time.sleep(60)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    process.stdin.close()
+    assert process.wait(10) == -15
+    process.stdout.close()
+
+
+def test_nothing_is_written_to_the_callers_environment(jetspec, engines, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,1")
+    monkeypatch.setenv("HF_TOKEN", "token")
+    before = dict(os.environ)
+    jetspec("serve")
+    assert dict(os.environ) == before

@@ -1,0 +1,64 @@
+"""The command starts fast and light: nothing heavy is imported before a command needs it."""
+
+import json
+import resource
+import subprocess
+import sys
+
+import pytest
+
+# What only commands that need it may import; the first line is heavy, the second is merely not needed for help.
+HEAVY = {"torch", "numpy", "transformers", "tokenizers", "safetensors", "sglang", "flashinfer", "triton", "pydantic"}
+UNNEEDED = {"fastapi", "starlette", "uvicorn", "httpx", "rich", "matplotlib", "gguf"}
+
+REPORT = """
+import json, sys
+from jetspec_cli import app
+code = app.run({words!r})
+sys.stderr.write("\\nMODULES " + json.dumps([code, sorted({{name.partition(".")[0] for name in sys.modules}})]))
+"""
+
+
+def modules_after(*words: str) -> tuple[int, set[str]]:
+    """Run a command line in a fresh interpreter; return its exit code and the top-level modules it imported."""
+    script = REPORT.format(words=list(words))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    code, modules = json.loads(done.stderr.rpartition("MODULES ")[2])
+    return code, set(modules)
+
+
+@pytest.mark.parametrize("words", [["--help"], ["gate", "--help"], ["serve", "--help"], ["--version"], ["nonsense"]])
+def test_help_and_usage_errors_import_nothing_heavy(words):
+    code, modules = modules_after(*words)
+    assert code == (2 if words == ["nonsense"] else 0)
+    assert not modules & (HEAVY | UNNEEDED)
+
+
+def test_a_gate_against_a_url_needs_no_torch(tmp_path):
+    from support.mock_server import mock_server
+
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text('{"id": "a", "prompt": "x", "max_new_tokens": 8}\n')
+    with mock_server() as (url, _):
+        code, modules = modules_after("gate", "--prompts", str(prompts), "--url", url)
+    assert code == 0
+    assert "httpx" in modules
+    assert not modules & HEAVY
+
+
+def test_the_check_above_can_see_a_heavy_import():
+    script = "import json, sys, pydantic; print('pydantic' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.strip() == "True"
+
+
+def test_help_takes_under_200_ms():
+    # Seconds of processor time: what the start costs, however many other programs run beside the test.
+    assert min(_help_cpu_seconds() for _ in range(5)) < 0.2
+
+
+def _help_cpu_seconds() -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, "-m", "jetspec_cli", "--help"], capture_output=True, check=True, timeout=60)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime

@@ -1,0 +1,55 @@
+"""What is read from the environment, and what never gets into a result (R22, R32, case 32)."""
+
+import os
+from pathlib import Path
+
+from jetspec_cli import environment
+
+
+def test_the_cache_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/u")
+    for name in ("JETSPEC_CACHE", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    assert environment.cache_dir() == Path("/home/u/.cache/jetspec")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/x")
+    assert environment.cache_dir() == Path("/x/jetspec")
+    monkeypatch.setenv("JETSPEC_CACHE", "~/models")
+    assert environment.cache_dir() == Path("/home/u/models")
+
+
+def test_case_32_the_stamp_holds_no_token_and_changes_nothing(monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_s3cret")
+    monkeypatch.setenv("JETSPEC_API_KEY", "key_s3cret")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2")
+    before = dict(os.environ)
+    stamp = environment.stamp()
+    assert "s3cret" not in str(stamp)
+    assert stamp["cuda_visible_devices"] == "2"
+    assert dict(os.environ) == before
+
+
+def test_the_stamp_knows_the_machine_and_the_versions():
+    stamp = environment.stamp()
+    assert stamp["cores"] >= 1
+    assert stamp["versions"]["httpx"]
+    assert stamp["python"].count(".") == 2
+
+
+def test_the_command_is_kept_without_its_key():
+    words = ["/opt/bin/jetspec", "gate", "--api-key", "s3cret", "--api-key=s3cret", "--url", "u"]
+    assert environment.redacted_command(words) == ["jetspec", "gate", "--api-key", "***", "--api-key=***", "--url", "u"]
+
+
+def test_R32_a_tool_that_is_missing_or_fails_gives_nothing():
+    assert environment.command_output("no-such-program-of-that-name") == ""
+    assert environment.command_output("git", "no-such-git-command") == ""
+
+
+def test_a_platform_without_cpuinfo(monkeypatch):
+    def unreadable(*_, **__):
+        raise FileNotFoundError
+
+    monkeypatch.setattr(Path, "read_text", unreadable)
+    name, features = environment.processor()
+    assert isinstance(name, str)
+    assert features == frozenset()
