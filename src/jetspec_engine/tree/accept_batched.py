@@ -44,7 +44,7 @@ def accept_greedy_batched(trees: TreeBatch, target_ids: Tensor, max_depth: int) 
     is_root = torch.arange(count, device=target_ids.device) == 0
     is_draft = trees.is_valid & (trees.parents >= 0)
     is_correct = is_root | (is_draft & (trees.tokens == wanted) & (wanted >= 0) & ~_repeats_a_sibling(trees))
-    is_accepted = trees.is_valid & ~(trees.mask & ~is_correct.unsqueeze(1)).any(dim=-1)
+    is_accepted = ~(trees.mask & ~is_correct.unsqueeze(1)).any(dim=-1)
     column = torch.where(is_accepted, trees.depths, max_depth + 1)  # the rest go to a spare last column
     nodes = torch.arange(count, device=target_ids.device).expand_as(column)
     path = torch.full_like(column[:, :1], NO_NODE).repeat(1, max_depth + 2).scatter_(1, column, nodes)[:, :-1]

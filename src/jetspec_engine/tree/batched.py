@@ -3,6 +3,9 @@
 At each depth the N likeliest prefixes are kept and extended by every candidate; at the end the likeliest over all
 depths are the tree. A child is never likelier than its parent, so a kept node's ancestors are kept. The trees equal
 ``best_first.build_best_first``'s bit for bit, node numbers included, on every input. Knows nothing of logits or caches.
+
+The D sorts follow one another, so the time hardly depends on R or N: measured on an H200 inside a graph, D = 15 and
+W = 8, 0.66 ms at R = 1, N = 64 and 0.84 ms at R = 32, N = 128. Where a host sync is no harm the heap is faster.
 """
 
 from dataclasses import dataclass

@@ -36,7 +36,7 @@ class GrowingTree:
 
     def add(self, depth: int, parent: int, rank: int, cost: float) -> bool:
         """Append a node; return whether it is the next one of a reserved spine (and so already paid for)."""
-        is_spine = rank == 0 and parent == self.spine_tip
+        is_spine = parent == self.spine_tip  # of a node's children the likeliest comes first and moves the tip on
         if is_spine:
             self.spine_tip = len(self.tokens)
         self.tokens.append(self.ids[depth - 1][rank])

@@ -2,6 +2,7 @@
 
 import math
 import random
+import warnings
 
 import pytest
 import torch
@@ -25,7 +26,9 @@ pytestmark = [
 @pytest.fixture
 def no_sync():
     """Every host sync inside the test raises."""
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch calls the mode a prototype
+        torch.cuda.set_sync_debug_mode("error")
     yield
     torch.cuda.set_sync_debug_mode("default")
 
