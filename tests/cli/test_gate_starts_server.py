@@ -85,6 +85,16 @@ def test_case_28_a_child_that_dies_mid_run_keeps_its_rows(jetspec, prompts, scen
     assert not is_running(pid_file)
 
 
+def test_a_second_dtype_that_cannot_run_does_not_cost_the_first_ones_rows(jetspec, prompts, scenario):
+    scenario("no bfloat16")
+    first = jetspec("gate", "--prompts", prompts, "--dtype", "bfloat16,float32")
+    assert first.code == 3
+    second = jetspec("gate", "--prompts", prompts, "--dtype", "float32,bfloat16", "--format", "json")
+    assert second.code == 6
+    assert second.document["error"] == "dtype bfloat16: not on this device"
+    assert second.document["summary"]["comparisons"]["identical"] == 4
+
+
 def test_R22_the_key_goes_to_the_child_by_its_environment_and_never_into_results(jetspec, prompts, scenario, tmp_path):
     scenario("ok")
     result = jetspec("gate", "--prompts", prompts, "--api-key", "s3cret", "--format", "json")

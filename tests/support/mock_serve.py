@@ -1,6 +1,7 @@
 """Stands in for ``jetspec serve`` in tests of what starts it: a mock server behind the same start-up protocol.
 
-``MOCK_SERVE`` says how it behaves: ``ok``, ``silent death``, ``told death``, ``dies at N``, ``wrong``, ``slow``.
+``MOCK_SERVE`` says how it behaves: ``ok``, ``silent death``, ``told death``, ``dies at N``, ``wrong``, ``slow`` or
+``no DTYPE``.
 """
 
 import json
@@ -24,6 +25,9 @@ def main() -> int:
     dtype = sys.argv[sys.argv.index("--dtype") + 1]
     if os.environ.get("MOCK_SERVE_PID"):
         Path(os.environ["MOCK_SERVE_PID"]).write_text(str(os.getpid()))
+    if scenario == f"no {dtype}":
+        say({"error": {"exit_code": 3, "what": f"dtype {dtype}: not on this device", "hint": ""}})
+        return 3
     if scenario == "silent death":
         sys.stderr.write("Segmentation fault, of sorts\n")
         return 139

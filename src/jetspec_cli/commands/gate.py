@@ -76,5 +76,5 @@ def gate(
         document = execute(spec, asked, links, environment.redacted_command(sys.argv), live)
     outputs.finish(document)
     if document["error"]:
-        console.talk(f"error: {document['error']}")
+        console.error(document["error"], document["hint"], document["exit_code"], as_json=False)
     raise typer.Exit(document["exit_code"])

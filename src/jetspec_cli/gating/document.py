@@ -41,12 +41,12 @@ class GateDocument:
         for first, later in find_repeats(prompts):
             self.record.note(f"prompts {first} and {later} ask the same")
 
-    def build(self, status: str, *, error: str = "") -> dict[str, Any]:
+    def build(self, status: str, *, error: str = "", hint: str = "") -> dict[str, Any]:
         """Return the document.
 
         Args:
             status: running, done, interrupted or engine_failed.
-            error: what ended the run early, one line.
+            error, hint: what ended the run early, one line, and what to do.
         """
         summary = summarize(self.record, can_near_tie=self._spec.allow_near_ties)
         if status in (RUNNING, verdict.INTERRUPTED):
@@ -62,6 +62,7 @@ class GateDocument:
             "started_at": self._started_at,
             "exit_code": verdict.EXIT_CODE.get(summary["outcome"]),
             "error": error,
+            "hint": hint,
             "configuration": {**self._spec.to_mapping(), "num_prompts": self._num_prompts},
             "environment": self._environment,
             "servers": self.record.servers,

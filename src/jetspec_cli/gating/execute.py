@@ -17,7 +17,7 @@ from jetspec_cli.gating.runner import Runner, Step
 from jetspec_cli.gating.sides import Links, Sides, open_sides, server_record
 from jetspec_cli.gating.spec import GateSpec
 from jetspec_cli.prompts import Prompt, warm_up_prompt
-from jetspec_engine.errors import EngineError
+from jetspec_engine.errors import EngineError, JetspecError
 
 
 class Watcher(Protocol):
@@ -57,8 +57,11 @@ def execute(
                     run_prompts(sides, spec, prompts, document, watcher)
     except KeyboardInterrupt:
         return document.build(verdict.INTERRUPTED)
-    except EngineError as error:
-        return document.build(verdict.ENGINE_FAILED, error=error.what)
+    except JetspecError as error:
+        # Before anything ran, a wrong flag or a missing device is just that; later, rows must not be lost to it.
+        if not isinstance(error, EngineError) and not document.record.runs:
+            raise
+        return document.build(verdict.ENGINE_FAILED, error=error.what, hint=error.hint)
     return document.build("done")
 
 

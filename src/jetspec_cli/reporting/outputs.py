@@ -45,5 +45,5 @@ class Outputs:
             markdown.append(self.summary, markdown.render(clean))
         if self.as_json:
             console.data(json_doc.dumps(clean).rstrip())
-        else:
+        elif document["comparisons"] or not document["error"]:
             console.data(tables.gate_text(clean))

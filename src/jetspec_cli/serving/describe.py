@@ -35,7 +35,8 @@ def describe(info: Mapping[str, Any], url: str) -> list[str]:
         "context": info.get("max_seq_len"),
         "url": url,
     }
-    return [f"{name:<17} {value}" for name, value in rows.items() if value not in (None, "")]
+    lines = [f"{name:<17} {value}" for name, value in rows.items() if value not in (None, "")]
+    return lines + [f"note: {note}" for note in info.get("notes") or ()]
 
 
 def _join(info: Mapping[str, Any], *keys: str) -> str:
