@@ -6,13 +6,21 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jetspec_engine.config import TreeConfig
 from jetspec_engine.protocol import Candidates
 from jetspec_engine.registry import tree_builder
 from jetspec_engine.tree.batched import build_best_first_batched
 from jetspec_engine.tree.best_first import build_best_first
 from jetspec_engine.tree.record import DraftTree
 from jetspec_engine.tree.reference import best_first_reference, published_reference
-from support.tree_cases import THOROUGH, assert_same_tree, candidate_sets, tree_configs
+from support.tree_cases import (
+    THOROUGH,
+    assert_same_tree,
+    candidate_sets,
+    candidates_of,
+    random_candidates,
+    tree_configs,
+)
 
 ANCHOR = 7
 MAX_NODES = 24
@@ -58,6 +66,24 @@ def test_R10_batched_equals_heap(cases):
         keep_spine=torch.tensor([config.keep_spine for _, config in cases]),
     )
     for row, (candidates, config) in enumerate(cases):
+        assert_same_tree(unpad(batch, row), build_best_first(ANCHOR, candidates, config))
+
+
+@pytest.mark.parametrize("num_nodes", [16, 64, 128])
+@pytest.mark.parametrize("keep_spine", [False, True])
+def test_R10_batched_equals_heap_at_real_sizes(num_nodes, keep_spine):
+    rng = np.random.default_rng(num_nodes)
+    tied = [candidates_of(-0.5 * rng.integers(0, 4, size=(15, 8))) for _ in range(3)]
+    cases = [random_candidates(seed, spread=1.0 + seed) for seed in range(5)] + tied
+    batch = build_best_first_batched(
+        torch.full((len(cases),), ANCHOR),
+        torch.stack([torch.from_numpy(candidates.tokens) for candidates in cases]),
+        torch.stack([torch.from_numpy(candidates.logprobs) for candidates in cases]),
+        num_nodes=num_nodes,
+        keep_spine=keep_spine,
+    )
+    config = TreeConfig(width=8, budget=num_nodes, keep_spine=keep_spine)
+    for row, candidates in enumerate(cases):
         assert_same_tree(unpad(batch, row), build_best_first(ANCHOR, candidates, config))
 
 
