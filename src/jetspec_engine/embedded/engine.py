@@ -6,15 +6,14 @@ nothing of HTTP, of where models come from, or how a round works.
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from jetspec_engine.config import ServeConfig, TreeConfig
 from jetspec_engine.embedded.counters import Counters, check_identities
+from jetspec_engine.embedded.jobs import JobQueue
 from jetspec_engine.embedded.prefix_cache import PrefixCache, RegionPool
 from jetspec_engine.embedded.request import ActiveRequest, check_ids, check_request
 from jetspec_engine.embedded.round import Parts, prefill, run_round
@@ -27,7 +26,6 @@ from jetspec_engine.protocol import Drafter, TargetModel, Tokenizer, TreeBuilder
 from jetspec_engine.records import FinishReason, GenerateRequest, PositionScore, StepEvent
 
 logger = logging.getLogger(__name__)
-Answer = TypeVar("Answer")
 
 
 class EmbeddedEngine:
@@ -70,9 +68,10 @@ class EmbeddedEngine:
         self._scheduler = Scheduler(PrefixCache(pool, target, drafter), config.max_running)
         self._wake = threading.Condition()
         self._active: dict[str, ActiveRequest] = {}
-        self._jobs: deque[Callable[[], None]] = deque()
+        self._jobs = JobQueue(self._wake)
         self._is_closing = False
         self._thread = threading.Thread(target=self._run, name="jetspec-engine", daemon=True)
+        self._jobs.serve_on(self._thread)
         self._thread.start()
 
     # ------------------------------------------------------------------------------------------ from any thread
@@ -107,11 +106,11 @@ class EmbeddedEngine:
 
     def flush_cache(self) -> None:
         """Drop every cached prefix. Raises BusyError while requests run."""
-        self._ask(self._flush)
+        self._jobs.ask(self._flush)
 
     def set_tree(self, tree: TreeConfig) -> TreeConfig:
         """Switch the tree and return it with its budget resolved. Raises BusyError, ConfigError."""
-        return self._ask(lambda: self._switch(tree))
+        return self._jobs.ask(lambda: self._switch(tree))
 
     def score(self, input_ids: Sequence[int], start: int, top_k: int) -> list[PositionScore]:
         """Teacher-force ids in a fresh region and report positions ``start`` on; runs between two rounds.
@@ -126,7 +125,7 @@ class EmbeddedEngine:
             raise RequestError(f"start: {start}, expected 1..{len(input_ids) - 1} for {len(input_ids)} ids")
         if not 0 <= top_k <= self._target.vocab_size:
             raise RequestError(f"top_k: {top_k}, expected 0..{self._target.vocab_size}")
-        return self._ask(lambda: self._score(input_ids, start, top_k))
+        return self._jobs.ask(lambda: self._score(input_ids, start, top_k))
 
     def info(self) -> Mapping[str, Any]:
         """Say what runs; ``notes`` holds what a user should be told once."""
@@ -168,36 +167,18 @@ class EmbeddedEngine:
         """Abort everything, stop the thread, free memory. A second call does nothing."""
         with self._wake:
             self._is_closing = True
+            self._jobs.close()
             self._wake.notify()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 
     # ------------------------------------------------------------------------------------------ engine's thread
 
-    def _ask(self, job: Callable[[], Answer]) -> Answer:
-        """Run a job on the engine's thread, between two rounds, and return what it returns or raises."""
-        if threading.current_thread() is self._thread:
-            return job()
-        future: Future[Answer] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(job())
-            except BaseException as error:
-                future.set_exception(error)
-
-        with self._wake:
-            if self._is_closing:
-                raise EngineError("engine: closed")
-            self._jobs.append(run)
-            self._wake.notify()
-        return future.result()
-
     @torch.inference_mode()
     def _run(self) -> None:
         while self._wait_for_work():
             try:
-                self._run_jobs()
+                self._jobs.run_all()
                 self._step()
             except Exception as error:
                 logger.exception("the engine failed; its requests end with an error")
@@ -212,10 +193,6 @@ class EmbeddedEngine:
             while not self._is_closing and not self._jobs and self._scheduler.is_idle:
                 self._wake.wait()
             return not self._is_closing
-
-    def _run_jobs(self) -> None:
-        while self._jobs:
-            self._jobs.popleft()()
 
     def _step(self) -> None:
         """Admit, prefill one chunk, run one round."""
@@ -269,7 +246,7 @@ class EmbeddedEngine:
             request.end(FinishReason(kind="abort", message="the engine was closed"))
         self._deliver()
         self._scheduler.cache.flush()
-        self._run_jobs()
+        self._jobs.run_all()
 
     # ------------------------------------------------------------------------------------------ jobs
 

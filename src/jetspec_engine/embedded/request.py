@@ -111,13 +111,13 @@ class ActiveRequest:
         self.ids.append(token_id)
         self._new_ids.append(token_id)
         self.stats.num_emitted_tokens += 1
-        may_end = self.rules.may_end_after(self.num_emitted)
-        if may_end and token_id in self.rules.end_ids:
+        if token_id in self.rules.end_ids:  # before the minimum such ids are masked and never come
             if self.request.sampling.no_stop_trim:
                 self._scanner.push(self._text.push((token_id,)), may_match=False)
             self.end(FinishReason(kind="stop", matched=token_id))
             return
-        matched = self._scanner.push(self._text.push((token_id,)), may_match=may_end)
+        may_match = self.rules.may_end_after(self.num_emitted)
+        matched = self._scanner.push(self._text.push((token_id,)), may_match=may_match)
         if matched is not None:
             # What the token holds beyond the stop string is no part of the text.
             self.finish = FinishReason(kind="stop", matched=matched)

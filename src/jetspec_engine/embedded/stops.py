@@ -89,10 +89,10 @@ class StopScanner:
         self._held = ""
 
     def _longest_opening(self, text: str) -> int:
-        """Return the length of the longest end of the text that begins, without completing, a stop string."""
+        """Return the length of the longest end of the text that may begin a stop string."""
         longest = min(len(text), max(len(stop) for stop in self._stops) - 1)
         for length in range(longest, 0, -1):
             ending = text[-length:]
-            if any(len(stop) > length and stop.startswith(ending) for stop in self._stops):
+            if any(stop.startswith(ending) for stop in self._stops):
                 return length
         return 0

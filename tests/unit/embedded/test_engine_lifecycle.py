@@ -149,9 +149,10 @@ def test_a_failing_drafter_ends_its_requests_and_the_engine_stays() -> None:
         assert result.finish.kind == "error"
         assert result.finish.message == "ValueError: broken head"
         assert result.ids == said(PROMPT, 1)
+        # What a failed request wrote is not kept.
+        assert rig.pool.num_free_pages == rig.pool.num_pages
         rig.drafter.before_propose = lambda: None
         assert rig.run(PROMPT, max_new_tokens=30, ignore_eos=True).ids == said(PROMPT, 30)
-        # What a failed request wrote is not kept.
         assert rig.engine.counters()["requests_failed"] == 1
 
 

@@ -96,6 +96,12 @@ def test_a_copy_for_a_plain_request_brings_no_draft_state() -> None:
     assert bench.drafter.seen == []
 
 
+def test_a_region_that_is_cut_keeps_draft_state_up_to_the_cut() -> None:
+    bench = Bench(num_slots=32)
+    region = bench.keep([1, 2, 3, 9])
+    assert bench.place([1, 2, 3, 4], is_drafting=False) == Placement(region=region, num_cached=3, draft_length=3)
+
+
 @pytest.mark.parametrize("who", ["target", "drafter"])
 def test_state_that_cannot_be_cut_means_no_reuse(who: str) -> None:
     bench = Bench()

@@ -58,6 +58,13 @@ def test_before_the_minimum_a_stop_passes_and_is_not_found_later() -> None:
     assert scanner.take() == "xaby"
 
 
+def test_a_stop_that_passed_inside_held_text_is_not_found_later() -> None:
+    scanner = StopScanner(["b", "abc"])
+    scanner.push("xab", may_match=False)
+    assert scanner.push("y") is None
+    assert scanner.take() == "xaby"
+
+
 def test_a_stop_that_begins_before_the_minimum_counts_when_it_ends_after_it() -> None:
     scanner = StopScanner(["ab"])
     scanner.push("xa", may_match=False)
