@@ -15,16 +15,27 @@ from jetspec_engine.errors import ConfigError
 
 CHAIN = "chain"
 
-Engine = Annotated[str | None, typer.Option("--engine", help="auto, embedded or sglang.")]
-Target = Annotated[str | None, typer.Option("--target", help="Target model: a name, a folder or a Hugging Face id.")]
-Head = Annotated[str | None, typer.Option("--head", help="Draft head: the same, or auto for the target's own.")]
-DrafterName = Annotated[
-    str | None, typer.Option("--drafter", help="head, or a scripted stand-in: right, wrong, random.")
+SERVE, TREE = ServeConfig(), TreeConfig()
+
+Engine = Annotated[str | None, typer.Option("--engine", help=f"auto, embedded or sglang.  [default: {SERVE.engine}]")]
+Target = Annotated[
+    str | None,
+    typer.Option("--target", help=f"Target: a name, a folder or a Hugging Face id.  [default: {SERVE.target}]"),
 ]
-Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
-PageSize = Annotated[int | None, typer.Option("--page-size", help="Slots per KV page.")]
-MaxSeqLen = Annotated[int | None, typer.Option("--max-seq-len", help="Context length to serve.")]
-Threads = Annotated[int | None, typer.Option("--threads", help="Threads on the CPU.")]
+Head = Annotated[
+    str | None,
+    typer.Option("--head", help=f"Draft head: the same, or auto for the target's own.  [default: {SERVE.head}]"),
+]
+DrafterName = Annotated[
+    str | None,
+    typer.Option("--drafter", help=f"head, or a stand-in: right, wrong, random.  [default: {SERVE.drafter}]"),
+]
+Device = Annotated[str | None, typer.Option("--device", help=f"auto, cpu, cuda or cuda:N.  [default: {SERVE.device}]")]
+PageSize = Annotated[int | None, typer.Option("--page-size", help=f"Slots per KV page.  [default: {SERVE.page_size}]")]
+MaxSeqLen = Annotated[
+    int | None, typer.Option("--max-seq-len", help="Context length; target and head decide if unset.")
+]
+Threads = Annotated[int | None, typer.Option("--threads", help="Threads on the CPU; all cores if unset.")]
 ApiKey = Annotated[str | None, typer.Option("--api-key", help="Key of the server (or JETSPEC_API_KEY).")]
 Format = Annotated[str, typer.Option("--format", help="table or json.")]
 KeepSpine = Annotated[bool | None, typer.Option("--keep-spine/--no-keep-spine", help="Keep the whole top-1 chain.")]
@@ -128,11 +139,10 @@ def serve_config(settings: Mapping[str, Any], trees: Sequence[TreeConfig]) -> Se
         settings: ServeConfig fields that were given.
         trees: at least one; the room reserved is never below the default.
     """
-    default = ServeConfig()
     width = max(tree.width for tree in trees)
     # The linear path ignores a budget above its own rows, so it needs no room.
     budget = max((tree.budget or 1 for tree in trees if tree.width > 1), default=1)
-    room = {"max_width": max(width, default.max_width), "max_budget": max(budget, default.max_budget)}
+    room = {"max_width": max(width, SERVE.max_width), "max_budget": max(budget, SERVE.max_budget)}
     config = ServeConfig(**{**room, **settings, "tree": trees[0]})
     for tree in trees:
         config.check_tree(tree)
@@ -141,11 +151,10 @@ def serve_config(settings: Mapping[str, Any], trees: Sequence[TreeConfig]) -> Se
 
 def server_arguments(config: ServeConfig) -> list[str]:
     """Return the words after ``jetspec serve`` that make this configuration; port, format, key and cache aside."""
-    default = ServeConfig()
     words = ["--dtype", config.dtype, *tree_arguments(config.tree)]
     for name, flag in SERVER_FLAGS.items():
         value = getattr(config, name)
-        if value != getattr(default, name):
+        if value != getattr(SERVE, name):
             words += [flag, str(value)]
     return [*words, *(["--", *config.extra_args] if config.extra_args else [])]
 

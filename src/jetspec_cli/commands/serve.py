@@ -6,17 +6,27 @@ import typer
 
 from jetspec_cli import options
 
-Host = Annotated[str | None, typer.Option("--host", help="Address to listen on.")]
-Port = Annotated[int | None, typer.Option("--port", help="Port to listen on; 0 takes a free one.")]
-Width = Annotated[int | None, typer.Option("--tree-width", help="W: candidates kept per depth; 1 is the linear path.")]
-Budget = Annotated[str | None, typer.Option("--budget", help="B: most nodes, root included, or chain (D + 1).")]
-Rule = Annotated[str | None, typer.Option("--tree-rule", help="best_first, top2gap or accum_logp.")]
+SERVE, TREE = options.SERVE, options.TREE
+Host = Annotated[str | None, typer.Option("--host", help=f"Address to listen on.  [default: {SERVE.host}]")]
+Port = Annotated[int | None, typer.Option("--port", help=f"Port; 0 takes a free one.  [default: {SERVE.port}]")]
+Width = Annotated[
+    int | None, typer.Option("--tree-width", help=f"W: candidates per depth; 1 is linear.  [default: {TREE.width}]")
+]
+Budget = Annotated[
+    str | None,
+    typer.Option("--budget", help=f"B: most nodes, or chain (D + 1), as beside a given W.  [default: {TREE.budget}]"),
+]
+Rule = Annotated[
+    str | None, typer.Option("--tree-rule", help=f"best_first, top2gap or accum_logp.  [default: {TREE.rule}]")
+]
 Beta = Annotated[float | None, typer.Option("--beta", help="Slope of top2gap; selects that rule.")]
 Gap = Annotated[float | None, typer.Option("--g0", help="Gap in nats at which top2gap halves W; selects that rule.")]
 MaxWidth = Annotated[int | None, typer.Option("--max-tree-width", help="Largest W to switch to at run time.")]
 MaxBudget = Annotated[int | None, typer.Option("--max-budget", help="Largest B to switch to at run time.")]
-Dtype = Annotated[str | None, typer.Option("--dtype", help="auto, float32 or bfloat16.")]
-MaxRunning = Annotated[int | None, typer.Option("--max-running", help="Requests decoded at the same time.")]
+Dtype = Annotated[str | None, typer.Option("--dtype", help=f"auto, float32 or bfloat16.  [default: {SERVE.dtype}]")]
+MaxRunning = Annotated[
+    int | None, typer.Option("--max-running", help=f"Requests decoded at once.  [default: {SERVE.max_running}]")
+]
 NoPull = Annotated[bool, typer.Option("--no-pull", help="Refuse to download a missing target.")]
 StopWithStdin = Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)]
 Extra = Annotated[list[str] | None, typer.Argument(metavar="[-- SGLANG OPTIONS]", help="Passed on to sglang.")]
@@ -66,6 +76,4 @@ def serve(
         extra_args=tuple(extra) if extra else None, cache_dir=str(environment.cache_dir()),
     )  # fmt: skip
     config = options.serve_config(settings, [options.tree_from(tree)])
-    if stop_with_stdin:
-        hosting.stop_with_stdin()
-    hosting.host(config, can_pull=not no_pull, as_json=output == "json")
+    hosting.host(config, can_pull=not no_pull, as_json=output == "json", is_child=stop_with_stdin)

@@ -17,14 +17,22 @@ from jetspec_engine.config import ServeConfig
 from jetspec_engine.records import Progress, ServeEvent
 
 
-def host(config: ServeConfig, *, can_pull: bool, as_json: bool) -> None:
+def host(config: ServeConfig, *, can_pull: bool, as_json: bool, is_child: bool) -> None:
     """Load the models, listen, and block until told to stop (Ctrl-C, SIGTERM).
+
+    Args:
+        config: what to serve.
+        can_pull: download a missing target.
+        as_json: one JSON object a line for every event.
+        is_child: stop when standard input closes.
 
     Raises:
         UnavailableError: the engine cannot run here, or the port is taken.
         ArtifactError: a model cannot be loaded.
         EngineError: the engine died.
     """
+    if is_child:
+        stop_with_stdin()
     reporter = Reporter(as_json=as_json)
     config = choose_engine(config)
     if can_pull:
