@@ -84,6 +84,7 @@ def test_each_family_has_its_own_switches(
         ("mistral", {"sliding_window": 8}, (8, 8)),
         ("mistral", {"sliding_window": None}, (None, None)),
         ("qwen2", {"sliding_window": 8}, (None, None)),
+        ("qwen2", {"sliding_window": 8, "layer_types": None, "max_window_layers": 0}, (None, None)),
         (
             "qwen2",
             {"use_sliding_window": True, "sliding_window": 8, "layer_types": None, "max_window_layers": 1},
