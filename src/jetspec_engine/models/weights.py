@@ -57,15 +57,20 @@ def load_weights(
                 tensors[name] = tensor.to(device=device, dtype=dtype)
             elif not name.endswith(IGNORED_SUFFIX):
                 raise ArtifactError(f"{where}: unknown tensor, expected those of a {config.model_type} model")
+    check_complete(folder, tensors, expected)
+    if config.is_embedding_tied:
+        drop_tied_copy(folder, tensors)
+    return tensors
+
+
+def check_complete(folder: Path, tensors: dict[str, torch.Tensor], expected: dict[str, tuple[int, ...]]) -> None:
+    """Raise ArtifactError when an expected tensor was in no file."""
     missing = [name for name in expected if name not in tensors]
     if missing:
         raise ArtifactError(
             f"{folder}: {missing[0]}: missing, expected {list(expected[missing[0]])}",
             hint=f"{len(missing)} of {len(expected)} tensors are missing",
         )
-    if config.is_embedding_tied:
-        drop_tied_copy(folder, tensors)
-    return tensors
 
 
 def find_files(folder: Path) -> list[tuple[Path, frozenset[str] | None]]:
