@@ -5,10 +5,6 @@ import pytest
 from support.mock_server import Script, mock_server
 
 
-def two_servers(candidate: Script, oracle: Script):
-    return mock_server(candidate), mock_server(oracle)
-
-
 @pytest.mark.parametrize("kind", ["sglang", "openai"])
 def test_R53_two_foreign_servers_are_compared(jetspec, prompts, tmp_path, kind):
     text_only = tmp_path / "p.jsonl"
@@ -45,8 +41,11 @@ def test_R53_missing_ids_and_flushes_are_said(jetspec, prompts):
 
 def test_R53_our_server_can_be_the_oracle_of_another(jetspec, prompts):
     with mock_server(Script(kind="sglang")) as (url, candidate), mock_server() as (oracle_url, oracle):
-        result = jetspec("gate", "--prompts", prompts, "--url", url, "--oracle-url", oracle_url)
+        result = jetspec("gate", "--prompts", prompts, "--url", url, "--oracle-url", oracle_url, "--format", "json")
     assert result.code == 0
+    # Our side's token ids are sent to both, so that chats are compared by ids too.
+    assert {row["compared"] for row in result.document["comparisons"]} == {"token_ids"}
+    assert "/v1/chat/completions" not in candidate.paths()
     assert oracle.tree["width"] == 4
     assert not [path for path in candidate.paths() if path.startswith("/jetspec")]
 

@@ -69,7 +69,7 @@ class Decoder:
             return replace(asked, error=self._why_gone[id(client)])
         try:
             is_flushed = self.prepare(client, tree)
-            generation = client.generate(prompt, self.cap(prompt))
+            generation = client.generate(self._sides.as_sent(client, prompt), self.cap(prompt))
         except (EngineError, BusyError) as error:
             why_gone = self._sides.why_gone(client)
             if why_gone:

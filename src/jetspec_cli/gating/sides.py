@@ -5,11 +5,12 @@ Often both are one server that is switched between trees. Knows nothing of promp
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jetspec_cli import environment, options
 from jetspec_cli.gating.spec import GateSpec
+from jetspec_cli.prompts import Prompt
 from jetspec_cli.serving.client import ServerClient
 from jetspec_cli.serving.launcher import ServerProcess
 from jetspec_cli.serving.transport import host_of
@@ -58,6 +59,17 @@ class Sides:
     process: ServerProcess | None
     trees: tuple[TreeConfig | None, ...]
     dtype: str
+
+    def as_sent(self, client: ServerClient, prompt: Prompt) -> Prompt:
+        """Return a prompt as a server is asked for it: in the other side's token ids where only that one tells them.
+
+        So both decode from the same ids, whatever chat template a foreign server would apply.
+        """
+        other = self.oracle if client is self.candidate else self.candidate
+        if client.kind != "sglang" or prompt.input_ids is not None:
+            return prompt
+        ids = other.render(prompt)
+        return prompt if ids is None else replace(prompt, text=None, messages=None, input_ids=ids)
 
     def why_gone(self, client: ServerClient) -> str:
         """Return why a server does not answer any more, or an empty string while it does."""
