@@ -202,8 +202,8 @@ class FakeEngine:
     def counters(self) -> Mapping[str, float]:
         """Return totals and gauges."""
         with self._wake:
-            running = len(self._running)
-        return {**self._totals, "running": running, "waiting": 0, "pages_total": 64, "pages_free": 64 - running}
+            running, totals = len(self._running), dict(self._totals)
+        return {**totals, "running": running, "waiting": 0, "pages_total": 64, "pages_free": 64 - running}
 
     def close(self) -> None:
         """Stop."""
@@ -219,25 +219,25 @@ class FakeEngine:
                 raise BusyError(f"engine: {len(self._running)} requests are running, expected none")
 
     def _plan(self, request: GenerateRequest, on_event: Callable[[StepEvent], None]) -> _Running:
-        """Decide the whole answer, token by token, as stops and caps cut it."""
+        """Decide the whole answer, as stops and caps cut it."""
         sampling = request.sampling
         cap = min(sampling.max_new_tokens, self._max_seq_len - len(request.input_ids))
+        ids = self._answer(request.input_ids, self._tree)[:cap]
         ends = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else {IM_END})
-        ids: list[int] = []
-        for token in self._answer(request.input_ids, self._tree)[:cap]:
-            ids.append(token)
-            text = self.tokenizer.decode(ids, skip_special_tokens=sampling.skip_special_tokens)
-            if len(ids) <= sampling.min_new_tokens:
-                continue
-            if token in ends:
-                shown = self.tokenizer.decode(ids[:-1], skip_special_tokens=sampling.skip_special_tokens)
-                return _Running(request, on_event, ids, shown, FinishReason(kind="stop", matched=token))
+
+        def text_of(count: int) -> str:
+            return self.tokenizer.decode(ids[:count], skip_special_tokens=sampling.skip_special_tokens)
+
+        for count in range(sampling.min_new_tokens + 1, len(ids) + 1):
+            if ids[count - 1] in ends:
+                finish = FinishReason(kind="stop", matched=ids[count - 1])
+                return _Running(request, on_event, ids[:count], text_of(count - 1), finish)
             for stop in sampling.stop:
+                text = text_of(count)
                 if stop in text:
                     end = text.index(stop) + (len(stop) if sampling.no_stop_trim else 0)
-                    return _Running(request, on_event, ids, text[:end], FinishReason(kind="stop", matched=stop))
-        text = self.tokenizer.decode(ids, skip_special_tokens=sampling.skip_special_tokens)
-        return _Running(request, on_event, ids, text, FinishReason(kind="length"))
+                    return _Running(request, on_event, ids[:count], text[:end], FinishReason(kind="stop", matched=stop))
+        return _Running(request, on_event, ids, text_of(len(ids)), FinishReason(kind="length"))
 
     def _run(self) -> None:
         while True:
@@ -311,11 +311,11 @@ class FakeEngine:
 
     def _finish(self, one: _Running, finish: FinishReason) -> RequestStats:
         """Take a request off the books and return its counters."""
+        kind = {"abort": "aborted", "error": "failed"}.get(finish.kind, "finished")
         with self._wake:
             del self._running[one.request.request_id]
-        kind = {"abort": "aborted", "error": "failed"}.get(finish.kind, "finished")
-        self._totals[f"requests_{kind}"] += 1
-        self._totals["prompt_tokens"] += len(one.request.input_ids)
+            self._totals[f"requests_{kind}"] += 1
+            self._totals["prompt_tokens"] += len(one.request.input_ids)
         histogram = [0] * (self._tokens_per_round + 1)
         for emitted in one.rounds:
             histogram[emitted] += 1

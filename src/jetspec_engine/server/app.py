@@ -15,7 +15,7 @@ from jetspec_engine.server import chat, completions, jetspec_routes, model_list,
 from jetspec_engine.server.bridge import EngineBridge
 from jetspec_engine.server.context import ServerContext
 from jetspec_engine.server.error_replies import install_error_replies
-from jetspec_engine.server.gatekeeping import BoundBody, CountAnswers, RequireKey, body_limit
+from jetspec_engine.server.gatekeeping import AnswerBugs, BoundBody, CountAnswers, RequireKey, body_limit
 from jetspec_engine.server.schema_openai import ErrorDocument
 
 DESCRIPTION = """Tree-drafted greedy decoding over an SGLang-native and an OpenAI-compatible API.
@@ -37,7 +37,7 @@ def create_app(engine: CompletionEngine, config: ServeConfig) -> FastAPI:
     """Return the application over a running engine; its context is ``app.state.context``."""
     context = ServerContext(engine=engine, config=config, bridge=EngineBridge(engine))
     # Outermost first: every answer is counted, also those of the layers inside.
-    layers = [Middleware(CountAnswers, codes=context.codes)]
+    layers = [Middleware(CountAnswers, codes=context.codes), Middleware(AnswerBugs)]
     if config.api_key:
         layers.append(Middleware(RequireKey, api_key=config.api_key))
     layers.append(Middleware(BoundBody, limit=body_limit(context.max_seq_len)))

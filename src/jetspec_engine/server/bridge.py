@@ -35,6 +35,7 @@ class EngineBridge:
         try:
             for request in requests:
                 self._submit(request, generation.receive)
+                generation.unfinished.add(request.request_id)
         except BaseException:
             generation.close()
             raise
@@ -72,13 +73,17 @@ class EngineBridge:
 
 
 class Generation:
-    """Requests submitted together, and their events. Close it exactly when nobody will read on."""
+    """Requests submitted together, and their events. Close it when nobody will read on.
+
+    Attributes:
+        unfinished: ids of those the engine accepted whose last event has not been read.
+    """
 
     def __init__(self, bridge: EngineBridge, requests: Sequence[GenerateRequest]) -> None:
         self._bridge = bridge
         self._index_of = {request.request_id: index for index, request in enumerate(requests)}
         self._events: asyncio.Queue[StepEvent] = asyncio.Queue()
-        self.unfinished = set(self._index_of)
+        self.unfinished: set[str] = set()
 
     def receive(self, event: StepEvent) -> None:
         """Take one event from the engine (on the event loop)."""

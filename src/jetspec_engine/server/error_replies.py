@@ -101,14 +101,9 @@ async def _on_client_gone(_: Request, __: Exception) -> Response:
     return Response(status_code=CLIENT_GONE)
 
 
-async def _on_bug(_: Request, failure: Exception) -> Response:
-    return error_reply(500, f"internal error: {type(failure).__name__}")
-
-
 def install_error_replies(app: FastAPI) -> None:
-    """Make every failure of a route an error document."""
+    """Make every expected failure of a route an error document; bugs are ``gatekeeping.AnswerBugs``'s."""
     app.add_exception_handler(RequestValidationError, _on_validation)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(JetspecError, _on_engine)
     app.add_exception_handler(ClientGoneError, _on_client_gone)
-    app.add_exception_handler(Exception, _on_bug)

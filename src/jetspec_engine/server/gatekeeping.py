@@ -1,9 +1,10 @@
-"""ASGI layers around the routes: count answers, ask for the key, bound the body.
+"""ASGI layers around the routes: count answers, answer bugs, ask for the key, bound the body.
 
 They know requests as bytes and headers; nothing of engines.
 """
 
 import hmac
+import logging
 from collections import Counter
 
 from starlette.exceptions import HTTPException
@@ -11,9 +12,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from jetspec_engine.server.error_replies import error_reply
 
+logger = logging.getLogger(__name__)
+
 OPEN_PATHS = ("/health",)
 MIN_BODY_BYTES = 2**21
 BODY_BYTES_PER_TOKEN = 32
+MAX_DRAINED_BYTES = 2**26
 
 
 def body_limit(max_seq_len: int) -> int:
@@ -47,6 +51,31 @@ class CountAnswers:
             self.codes[status] += 1
 
 
+class AnswerBugs:
+    """Answers 500 to an exception that no route expected, and logs it. The connection goes on."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request (ASGI)."""
+        is_started = False
+
+        async def watch(message: Message) -> None:
+            nonlocal is_started
+            is_started = True
+            await send(message)
+
+        try:
+            await self.app(scope, receive, watch)
+        except Exception as failure:
+            logger.exception("a bug in the server")
+            # Half an answer cannot become another one: the connection has to break.
+            if is_started or scope["type"] != "http":
+                raise
+            await error_reply(500, f"internal error: {type(failure).__name__}")(scope, receive, send)
+
+
 class RequireKey:
     """Answers 401 unless the request carries ``Authorization: Bearer <key>``; /health stays open."""
 
@@ -71,7 +100,11 @@ class RequireKey:
 
 
 class BoundBody:
-    """Answers 413 to a body of more than ``limit`` bytes, announced or not."""
+    """Answers 413 to a body of more than ``limit`` bytes, announced or not.
+
+    What is left of such a body is read and forgotten first, up to MAX_DRAINED_BYTES: a client that is still sending
+    would see a reset connection instead of the answer.
+    """
 
     def __init__(self, app: ASGIApp, limit: int) -> None:
         self.app = app
@@ -83,6 +116,7 @@ class BoundBody:
             await self.app(scope, receive, send)
             return
         if self._announced(scope) > self.limit:
+            await _drain(receive)
             await error_reply(413, self._message())(scope, receive, send)
             return
         size = 0
@@ -92,6 +126,8 @@ class BoundBody:
             message = await receive()
             size += len(message.get("body", b""))
             if size > self.limit:
+                if message.get("more_body"):
+                    await _drain(receive)
                 raise HTTPException(413, self._message())
             return message
 
@@ -106,3 +142,13 @@ class BoundBody:
             if name == b"content-length" and value.isdigit():
                 return int(value)
         return 0
+
+
+async def _drain(receive: Receive) -> None:
+    """Read the rest of a body and forget it."""
+    size = 0
+    while size <= MAX_DRAINED_BYTES:
+        message = await receive()
+        size += len(message.get("body", b""))
+        if not message.get("more_body"):
+            return

@@ -144,11 +144,15 @@ class Listener(uvicorn.Server):
         self.should_exit = True
 
 
-class _LogForwarder(logging.Handler):
-    """Hands formatted warnings and errors to a callback."""
+# asyncio warns of every write to a client that has gone; uvicorn and the engine warn of what matters.
+_LOGGER_LEVELS = {"uvicorn.error": logging.WARNING, "jetspec_engine": logging.WARNING, "asyncio": logging.ERROR}
 
-    def __init__(self, on_log: Callable[[str], None]) -> None:
-        super().__init__(logging.WARNING)
+
+class _LogForwarder(logging.Handler):
+    """Hands formatted records to a callback."""
+
+    def __init__(self, level: int, on_log: Callable[[str], None]) -> None:
+        super().__init__(level)
         self._on_log = on_log
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -158,16 +162,12 @@ class _LogForwarder(logging.Handler):
 
 @contextlib.contextmanager
 def _forwarded_logs(on_log: Callable[[str], None]) -> Iterator[None]:
-    """Send the warnings of uvicorn, asyncio and the engine to a callback instead of stderr while serving."""
-    handler = _LogForwarder(on_log)
-    loggers = [logging.getLogger(name) for name in ("uvicorn.error", "asyncio", "jetspec_engine")]
-    were_propagating = [logger.propagate for logger in loggers]
-    for logger in loggers:
-        logger.addHandler(handler)
-        logger.propagate = False
-    try:
+    """Send what the libraries and the engine log to a callback instead of stderr while serving."""
+    with contextlib.ExitStack() as undo:
+        for name, level in _LOGGER_LEVELS.items():
+            logger, handler = logging.getLogger(name), _LogForwarder(level, on_log)
+            undo.callback(setattr, logger, "propagate", logger.propagate)
+            undo.callback(logger.removeHandler, handler)
+            logger.addHandler(handler)
+            logger.propagate = False
         yield
-    finally:
-        for logger, was_propagating in zip(loggers, were_propagating, strict=True):
-            logger.removeHandler(handler)
-            logger.propagate = was_propagating

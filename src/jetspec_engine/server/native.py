@@ -63,7 +63,8 @@ class NativeJob:
         ]
 
 
-@router.api_route("/generate", methods=["POST", "PUT"], summary="Decode text or token ids greedily")
+@router.post("/generate", summary="Decode text or token ids greedily")
+@router.put("/generate", include_in_schema=False)
 async def generate(body: GenerateBody, request: Request, context: Context) -> Response:
     """Answer one prompt with an object and a list of prompts (or n > 1) with a list."""
     refuse_fields(dict(body.model_extra or {}))

@@ -45,7 +45,8 @@ async def health_generate(request: Request, context: Context) -> Response:
     return JsonReply({"status": "ok"})
 
 
-@router.api_route("/flush_cache", methods=["GET", "POST"], summary="Drop every cached prefix")
+@router.post("/flush_cache", summary="Drop every cached prefix")
+@router.get("/flush_cache", include_in_schema=False)
 async def flush_cache(context: Context) -> Response:
     """Answer 200 once the prefix cache is empty, 409 while requests run or wait."""
     try:

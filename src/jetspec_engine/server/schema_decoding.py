@@ -6,13 +6,22 @@ null means absent, as both families of servers have it.
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 MAX_STOPS = 64
 MAX_CHOICES = 128
 
+
+def _check_unicode(text: str) -> str:
+    # JSON can spell lone surrogates, which are no characters and have no UTF-8.
+    if any("\ud800" <= character <= "\udfff" for character in text):
+        raise ValueError("a lone surrogate, expected Unicode text")
+    return text
+
+
+Text = Annotated[str, AfterValidator(_check_unicode)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-NonEmptyText = Annotated[str, Field(min_length=1)]
+NonEmptyText = Annotated[Text, Field(min_length=1)]
 TokenCount = Annotated[int, Field(ge=0, lt=2**31)]
 
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from jetspec_engine.server.schema_decoding import TokenId
+from jetspec_engine.server.schema_decoding import Text, TokenId
 from jetspec_engine.server.schema_openai import Message
 
 MAX_SCORE_TOP_K = 128
@@ -38,7 +38,7 @@ class RenderBody(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="forbid", title="Render")
 
-    text: str | None = None
+    text: Text | None = None
     messages: Annotated[list[Message], Field(min_length=1)] | None = None
 
 

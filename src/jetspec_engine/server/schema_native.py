@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from jetspec_engine.server.schema_decoding import DecodingFields, TokenCount, TokenId
+from jetspec_engine.server.schema_decoding import DecodingFields, Text, TokenCount, TokenId
 
 DEFAULT_MAX_NEW_TOKENS = 128
 MAX_TOP_LOGPROBS = 128
@@ -30,12 +30,12 @@ class GenerateBody(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="allow", title="Generate")
 
-    text: str | list[str] | None = Field(None, description="One prompt, or a list of prompts.")
+    text: Text | list[Text] | None = Field(None, description="One prompt, or a list of prompts.")
     input_ids: list[TokenId] | list[list[TokenId]] | None = Field(None, description="The same as token ids.")
     sampling_params: NativeSampling | list[NativeSampling] | None = Field(
         None, description="One for all prompts, or one a prompt."
     )
-    rid: str | list[str] | None = Field(None, description="Request id(s), chosen by the caller, to abort by.")
+    rid: Text | list[Text] | None = Field(None, description="Request id(s), chosen by the caller, to abort by.")
     stream: bool | None = Field(None, description='Server-sent events with the text so far; "[DONE]" at the end.')
     return_logprob: bool | None = Field(None, description="Add log-probabilities (nats) to meta_info.")
     logprob_start_len: Annotated[int, Field(ge=-1, lt=2**31)] | None = Field(

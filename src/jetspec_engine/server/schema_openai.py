@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from jetspec_engine.server.schema_decoding import DecodingFields, TokenCount, TokenId
+from jetspec_engine.server.schema_decoding import DecodingFields, Text, TokenCount, TokenId
 
 DEFAULT_COMPLETION_TOKENS = 16
 MAX_TOP_LOGPROBS = 20
@@ -41,7 +41,7 @@ class CompletionBody(OpenAIFields):
 
     model_config = ConfigDict(title="Completion")
 
-    prompt: str | list[str] | list[TokenId] | list[list[TokenId]] = Field(
+    prompt: Text | list[Text] | list[TokenId] | list[list[TokenId]] = Field(
         description="A text, token ids, or a list of either."
     )
     logprobs: Annotated[int, Field(ge=0, le=MAX_TOP_LOGPROBS)] | None = Field(
@@ -58,7 +58,7 @@ class TextPart(BaseModel):
     model_config = ConfigDict(strict=True)
 
     type: Literal["text"]
-    text: str
+    text: Text
 
 
 class Message(BaseModel):
@@ -67,7 +67,7 @@ class Message(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: Text | list[TextPart]
 
 
 class ChatBody(OpenAIFields):
