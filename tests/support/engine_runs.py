@@ -103,15 +103,16 @@ def engine_rig(
     seed: int = 0,
     page_size: int = 16,
     prefill_chunk: int = 7,
+    drafter: Any = None,
     **config: Any,
 ) -> Iterator[Rig]:
     """Build an engine of doubles, and check on the way out that nothing was leaked."""
     target = FakeTarget(num_slots=num_slots, max_seq_len=max_seq_len, can_cut=can_cut)
-    drafter = FakeDrafter(mode, depth=depth, num_slots=num_slots, seed=seed)
+    fake_drafter = FakeDrafter(mode, depth=depth, num_slots=num_slots, seed=seed)
     pool = FakePool(num_slots, page_size)
     engine = EmbeddedEngine(
         target=target,
-        drafter=drafter,
+        drafter=drafter or fake_drafter,
         tokenizer=FakeTokenizer(),
         pool=pool,
         builders=BUILDERS,
@@ -119,8 +120,8 @@ def engine_rig(
         prefill_chunk=prefill_chunk,
     )
     try:
-        yield Rig(engine, target, drafter, pool)
+        yield Rig(engine, target, fake_drafter, pool)
     finally:
         engine.close()
     assert pool.num_free_pages == pool.num_pages
-    assert not drafter.open_sessions
+    assert not fake_drafter.open_sessions

@@ -18,7 +18,15 @@ from jetspec_engine.config import TreeConfig
 from jetspec_engine.embedded.request import ActiveRequest
 from jetspec_engine.embedded.score import token_logprobs
 from jetspec_engine.errors import EngineError
-from jetspec_engine.protocol import Candidates, Drafter, TargetModel, TreeBuilder, VerifyItem, VerifyResult
+from jetspec_engine.protocol import (
+    Candidates,
+    Drafter,
+    DraftSession,
+    TargetModel,
+    TreeBuilder,
+    VerifyItem,
+    VerifyResult,
+)
 from jetspec_engine.tree.accept import NON_FINITE, accept_greedy, greedy_ids
 from jetspec_engine.tree.record import DraftTree
 
@@ -127,14 +135,22 @@ def usable_depth(request: ActiveRequest, parts: Parts) -> int:
 
 
 def draft(turns: Sequence[Turn], parts: Parts) -> None:
-    """Ask the drafter for candidates, where a draft can be of use."""
+    """Ask the drafter for candidates, where a draft can be of use.
+
+    A scripted drafter may dictate whole trees instead; see ``draft.scripted``.
+    """
     drafting = [turn for turn in turns if turn.depth > 0]
     if not drafting:
         return
     with blame([turn.request for turn in drafting]):
-        sessions = [turn.request.session for turn in drafting if turn.request.session is not None]
-        anchors = [turn.request.anchor for turn in drafting]
-        proposed = parts.drafter.propose(sessions, anchors, parts.tree.width)
+        dictate = getattr(parts.drafter, "propose_trees", None)
+        if dictate is not None:
+            depths = [turn.depth for turn in drafting]
+            trees = dictate(_sessions(drafting), _anchors(drafting), parts.budget, depths)
+            for turn, tree in zip(drafting, trees, strict=True):
+                turn.tree = tree
+            drafting = [turn for turn in drafting if turn.tree is None]
+        proposed = parts.drafter.propose(_sessions(drafting), _anchors(drafting), parts.tree.width)
         for turn, offer in zip(drafting, proposed, strict=True):
             turn.candidates = Candidates(tokens=offer.tokens[: turn.depth], logprobs=offer.logprobs[: turn.depth])
 
@@ -142,14 +158,13 @@ def draft(turns: Sequence[Turn], parts: Parts) -> None:
 def build(turns: Sequence[Turn], parts: Parts) -> None:
     """Make each request's tree: its anchor as the root, and the drafts the rule picks."""
     for turn in _running(turns):
-        anchor = turn.request.anchor
-        if turn.candidates is None:
-            turn.tree = DraftTree.root_only(anchor)
-            continue
         with blame([turn.request]):
-            tree: DraftTree = parts.builder(anchor, turn.candidates, parts.tree)
-            _check_tree(tree, parts)
-            turn.tree = tree
+            if turn.candidates is not None:
+                turn.tree = parts.builder(turn.request.anchor, turn.candidates, parts.tree)
+            if turn.tree is None:
+                turn.tree = DraftTree.root_only(turn.request.anchor)
+            else:
+                _check_tree(turn.tree, parts)
 
 
 def verify(turns: Sequence[Turn], parts: Parts) -> None:
@@ -261,6 +276,14 @@ def _check_tree(tree: DraftTree, parts: Parts) -> None:
 
 def _running(turns: Sequence[Turn]) -> list[Turn]:
     return [turn for turn in turns if turn.request.finish is None]
+
+
+def _sessions(turns: Sequence[Turn]) -> list[DraftSession]:
+    return [turn.request.session for turn in turns if turn.request.session is not None]
+
+
+def _anchors(turns: Sequence[Turn]) -> list[int]:
+    return [turn.request.anchor for turn in turns]
 
 
 def _has_failed(request: ActiveRequest) -> bool:

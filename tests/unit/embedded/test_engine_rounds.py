@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from jetspec_engine.config import LINEAR, PLAIN, TREE_RULES, TreeConfig
+from jetspec_engine.draft.scripted import ReplayDrafter
 from jetspec_engine.protocol import Candidates
 from support import fake_target
 from support.engine_runs import WIDE, engine_rig, said
@@ -203,3 +204,17 @@ def test_logprobs_of_emitted_tokens_come_from_their_own_nodes() -> None:
             assert [token for token, _ in entry.top] == best
             assert entry.logprob == pytest.approx(row[entry.token_id], abs=1e-5)
             assert [value for _, value in entry.top] == pytest.approx([row[i] for i in best], abs=1e-5)
+
+
+def test_case_08_a_dictated_comb_is_verified_as_it_is() -> None:
+    expected = said(PROMPT, 60)
+    options = {
+        "recordings": [{"prompt_ids": PROMPT, "continuation_ids": expected}],
+        "rank": 2,
+        "is_comb": True,
+    }
+    drafter = ReplayDrafter(depth=5, vocab_size=fake_target.VOCAB_SIZE, options=options)
+    with engine_rig(drafter=drafter, tree=TreeConfig(width=3, budget=16)) as rig:
+        result = rig.run(PROMPT, max_new_tokens=60, ignore_eos=True)
+    assert result.ids == expected
+    assert result.stats.accept_histogram[6] == 9
