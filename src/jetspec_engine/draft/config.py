@@ -118,8 +118,6 @@ class HeadConfig:
 
     def to_mapping(self) -> dict[str, Any]:
         """Return a public-format ``config.json`` object with all three causality keys, extras included."""
-        is_windowed = any(self.sliding_windows)
-        windows = self.sliding_windows or (None,) * self.num_layers
         eos = list(self.eos_token_ids)
         return {
             "architectures": ["DFlashDraftModel"],
@@ -140,9 +138,7 @@ class HeadConfig:
             "attention_bias": False,
             "attention_dropout": 0.0,
             "tie_word_embeddings": True,
-            "use_sliding_window": is_windowed,
-            "sliding_window": next(filter(None, windows), None),
-            "layer_types": ["sliding_attention" if window else "full_attention" for window in windows],
+            **_window_keys(self.sliding_windows or (None,) * self.num_layers),
             "block_size": self.block_size,
             "num_target_layers": self.num_target_layers,
             "bos_token_id": self.bos_token_id,
@@ -202,6 +198,14 @@ def _target_layer_ids(fields: ConfigFields, num_target_layers: int, num_layers: 
             "target_layer_ids", list(ids), f"distinct layers in 0..{num_target_layers - 1}, at least one"
         )
     return ids
+
+
+def _window_keys(windows: tuple[int | None, ...]) -> dict[str, Any]:
+    return {
+        "use_sliding_window": any(windows),
+        "sliding_window": next(filter(None, windows), None),
+        "layer_types": ["sliding_attention" if window else "full_attention" for window in windows],
+    }
 
 
 def _sliding_windows(fields: ConfigFields, num_layers: int) -> tuple[int | None, ...]:

@@ -83,10 +83,8 @@ def check_pair(
     if head.mask_token_id >= target.vocab_size:
         raise _error(where, "mask_token_id", head.mask_token_id, f"an id below the target's {target.vocab_size}")
     _check_special_tokens(head, target, where)
-    if head_folder is not None and target_folder is not None and (head_folder / TOKENIZER_NAME).exists():
-        difference = first_difference(head_folder / TOKENIZER_NAME, target_folder / TOKENIZER_NAME)
-        if difference:
-            raise ArtifactError(f"{head_folder / TOKENIZER_NAME}: {difference}")
+    if head_folder is not None and target_folder is not None:
+        _check_tokenizer(head_folder / TOKENIZER_NAME, target_folder / TOKENIZER_NAME)
     lengths = {"target": target.max_position_embeddings, "head": head.max_position_embeddings}
     limited_by = "head" if lengths["head"] < lengths["target"] else "target"
     return PairReport(max_seq_len=lengths[limited_by], limited_by=limited_by)
@@ -99,6 +97,12 @@ def _check_special_tokens(head: HeadConfig, target: TargetFacts, where: str) -> 
     strangers = [token for token in head.eos_token_ids if token not in target.eos_token_ids]
     if strangers and target.eos_token_ids:
         raise _error(where, "eos_token_id", strangers[0], f"one of the target's {list(target.eos_token_ids)}")
+
+
+def _check_tokenizer(ours: Path, theirs: Path) -> None:
+    difference = first_difference(ours, theirs) if ours.exists() else ""
+    if difference:
+        raise ArtifactError(f"{ours}: {difference}")
 
 
 def _error(where: str, key: str, value: object, expected: str) -> ArtifactError:

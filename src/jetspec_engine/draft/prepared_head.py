@@ -57,8 +57,10 @@ class PreparedHead:
 
     def __init__(self, head: DraftHead, *, device: torch.device, dtype: torch.dtype) -> None:
         config = head.config
-        weights = DraftHead(config).to(device=device, dtype=dtype)
-        weights.load_state_dict(head.state_dict())
+        with torch.device("meta"):
+            weights = DraftHead(config)
+        moved = {name: value.to(device=device, dtype=dtype) for name, value in head.state_dict().items()}
+        weights.load_state_dict(moved, assign=True)
         self.eps = config.rms_norm_eps
         self.num_layers, self.num_kv_heads, self.head_dim = config.num_layers, config.num_kv_heads, config.head_dim
         layers = [layer for layer in weights.layers if isinstance(layer, HeadLayer)]
