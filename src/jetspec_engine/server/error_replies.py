@@ -18,7 +18,7 @@ from jetspec_engine.server.wire import JsonReply
 
 CLIENT_GONE = 499  # nobody reads it; it is what the request count shows
 
-MAX_MESSAGE = 400
+MAX_MESSAGE = 500
 
 _TYPE_OF_STATUS = {
     400: "invalid_request_error",
@@ -37,6 +37,8 @@ class ModelNotFoundError(JetspecError):
 
 def error_document(status: int, message: str, *, param: str | None = None, code: str | None = None) -> dict[str, Any]:
     """Return the error document of a status."""
+    if len(message) > MAX_MESSAGE:  # a caller's own value may be a megabyte
+        message = message[:MAX_MESSAGE] + "..."
     kind = _TYPE_OF_STATUS.get(status, "server_error" if status >= 500 else "invalid_request_error")
     return {"error": {"message": message, "type": kind, "param": param, "code": code or status}}
 
@@ -75,7 +77,7 @@ def describe_validation(failure: RequestValidationError) -> tuple[str, str | Non
         return f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}", None
     if not where:
         return f"the body: {first['msg']}; expected a JSON object sent as application/json", None
-    return f"{'.'.join(where)}: {first['msg']}"[:MAX_MESSAGE], where[0]
+    return f"{'.'.join(where)}: {first['msg']}", where[0]
 
 
 async def _on_validation(_: Request, failure: Exception) -> Response:

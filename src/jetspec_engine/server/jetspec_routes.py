@@ -82,10 +82,6 @@ def _tree_from(body: dict[str, Any]) -> TreeConfig:
         if name not in allowed:
             near = did_you_mean(name, allowed)
             raise ConfigError(f"tree: unknown key {name!r}, allowed: {', '.join(allowed)}", hint=near)
-    for name, value in body.items():
-        # JSON has integers beyond any float; TreeConfig's finiteness check cannot take them.
-        if isinstance(value, int) and abs(value) > 2**53:
-            raise ConfigError(f"tree.{name}: an integer of {value.bit_length()} bits, out of range")
     return TreeConfig.from_mapping(body)
 
 

@@ -1,6 +1,7 @@
 """The embedded backend: availability, the port before the models, readiness, signals, and the order of stopping."""
 
 import importlib.util
+import json
 import os
 import signal
 import socket
@@ -171,7 +172,7 @@ def test_signals_stop_it_gracefully_with_requests_running(number: signal.Signals
         assert process.stdout is not None
         assert process.stderr is not None
         assert '"loading: 1 of 2"' in process.stdout.readline()
-        kind, url, info = __import__("json").loads(process.stdout.readline())
+        kind, url, info = json.loads(process.stdout.readline())
         assert kind == "ready"
         assert info["engine"] == "fake"
         results: list[httpx.Response] = []

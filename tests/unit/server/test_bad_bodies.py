@@ -116,6 +116,10 @@ BAD: list[tuple[str, object]] = [
     ("/jetspec/detokenize", {"ids": [259]}),
     ("/jetspec/detokenize", {"ids": "abc"}),
     ("/abort_request", {}),
+    ("/generate", {"text": "x", "sampling_params": {"k" * 100_000: 1}}),
+    ("/v1/completions", {"prompt": "x", "model": "m" * 100_000}),
+    ("/jetspec/tree", {"k" * 100_000: 1}),
+    ("/jetspec/tree", {"rule": "r" * 100_000}),
     ("/abort_request", {"rid": ["a"]}),
 ]  # fmt: skip
 

@@ -95,15 +95,18 @@ def test_closing_twice_aborts_once_and_not_what_has_finished() -> None:
 
 
 def test_an_engine_error_ends_the_generation() -> None:
-    async def run() -> list[str]:
+    texts: list[str] = []
+
+    async def run() -> None:
         generation = EngineBridge(engine).start([request("a", 60), request("b", 60)])
-        texts = []
-        with pytest.raises(EngineError, match="not finite"):
+        try:
             async for _, event in generation.events():
                 texts.append(event.text)
-        generation.close()
-        return texts
+        finally:
+            generation.close()
 
     engine = FakeEngine(fail_at=9)
-    assert asyncio.run(run())
+    with pytest.raises(EngineError, match="not finite"):
+        asyncio.run(run())
+    assert texts
     engine.close()
