@@ -1,0 +1,128 @@
+"""How many rows a linear layer may be given at a time so that a row's bits never depend on the other rows.
+
+A library picks its kernel by the number of rows, and another kernel may add in another order. Which numbers agree is
+a property of the library, the processor, the dtype and the shape: it is measured when the model is loaded, not
+assumed. Ordinary random numbers would not do: rounding to bfloat16 hides all but one in ten thousand of the
+differences, which then surface in the middle of a text. So the operands are made such that large terms cancel and
+what is left is mostly the order of summation. Knows nothing of models or of what the rows mean.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+# The anchor: the rows of a linear verify, in whose kernel most rounds run.
+ANCHOR_ROWS = 16
+MAX_ROWS = 128
+# Every count below the anchor is tried; above it some, since a kernel is compiled for each.
+LARGER_COUNTS = (17, 18, 19, 21, 23, 24, 31, 32, 33, 39, 47, 48, 49, 63, 64, 65, 80, 96, 111, 127, MAX_ROWS)
+FIXED_COUNTS = (MAX_ROWS, 64, 32)
+# Size of the terms that cancel, beside terms of about 1.
+CANCELLING = 2.0**14
+# Random weights are slow to make; the outputs beyond these repeat them.
+DISTINCT_OUTPUTS = 256
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowPolicy:
+    """Row counts among which a row's result keeps its bits.
+
+    Attributes:
+        min_rows: fewer rows are padded with zeros up to this.
+        max_rows: more rows are split into tiles of this many.
+    """
+
+    min_rows: int
+    max_rows: int
+
+    def apply(self, run: Callable[..., Tensor], *rows: Tensor) -> Tensor:
+        """Return ``run(*rows)`` computed in allowed row counts.
+
+        Args:
+            run: a function of row-wise tensors (n, ...) to (n, ...).
+            rows: its arguments, all with the same n >= 1.
+        """
+        count = rows[0].shape[0]
+        if self.min_rows <= count <= self.max_rows:
+            return run(*rows)
+        if count < self.min_rows:
+            return run(*(functional.pad(x, (0, 0, 0, self.min_rows - count)) for x in rows))[:count]
+        tiles = zip(*(torch.split(x, self.max_rows) for x in rows), strict=True)
+        return torch.cat([self.apply(run, *tile) for tile in tiles])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operands:
+    """What a layer is tried with: rows (ANCHOR_ROWS, K), and weights (N, K) whose columns match them."""
+
+    rows: Tensor
+    weights: tuple[Tensor, ...]
+
+    @classmethod
+    def cancelling(
+        cls, outputs: int, inputs: int, num_weights: int, dtype: torch.dtype, device: torch.device
+    ) -> "Operands":
+        """Make operands whose products are small sums of large terms of either sign, in shuffled places."""
+        generator = torch.Generator().manual_seed(0)
+        rows = torch.randn(ANCHOR_ROWS, inputs, generator=generator)
+        order = torch.randperm(inputs, generator=generator)
+        plus, minus = order[: inputs // 3], order[inputs // 3 : 2 * (inputs // 3)]
+        rows[:, plus] *= CANCELLING
+        rows[:, minus] = -rows[:, plus]
+        weights = []
+        for _ in range(num_weights):
+            weight = torch.randn(min(outputs, DISTINCT_OUTPUTS), inputs, generator=generator)
+            weight[:, minus] = weight[:, plus]
+            repeats = -(-outputs // len(weight))
+            weights.append(weight.to(device, dtype).repeat(repeats, 1)[:outputs])
+        return cls(rows=rows.to(device, dtype), weights=tuple(weights))
+
+
+def probe_rows(run: Callable[..., Tensor], rows: Sequence[Tensor]) -> RowPolicy:
+    """Find the row policy of a layer.
+
+    On the CPU the range around the anchor is grown and shrunk while rows keep their bits at every place tried. On a
+    GPU, where kernels change with every shape, the count is fixed: one shape has one kernel, and all that is left to
+    check is that a row's place does not matter in it.
+
+    Args:
+        run: the layer on weights of ``Operands``.
+        rows: its operands, (ANCHOR_ROWS, ...) each.
+
+    Returns:
+        The policy; one row at a time when not even equal counts agree.
+    """
+    if rows[0].device.type != "cpu":
+        return next((RowPolicy(min_rows=n, max_rows=n) for n in FIXED_COUNTS if _is_place_free(run, rows, n)), ONE_ROW)
+    if not _is_place_free(run, rows, ANCHOR_ROWS):
+        return ONE_ROW
+    anchor = run(*rows)
+    smallest = largest = ANCHOR_ROWS
+    for count in range(ANCHOR_ROWS - 1, 0, -1):
+        ends = ([x[:count] for x in rows], anchor[:count]), ([x[-count:] for x in rows], anchor[-count:])
+        if not all(torch.equal(run(*part), wanted) for part, wanted in ends):
+            break
+        smallest = count
+    for count in LARGER_COUNTS:
+        if not torch.equal(run(*(_repeated(x, count) for x in rows)), _repeated(anchor, count)):
+            break
+        largest = count
+    return RowPolicy(min_rows=smallest, max_rows=largest)
+
+
+def _is_place_free(run: Callable[..., Tensor], rows: Sequence[Tensor], count: int) -> bool:
+    """Whether the same row gives the same bits at every place among ``count``, beside other rows."""
+    straight = run(*(_repeated(x, count) for x in rows))
+    rolled = run(*(_repeated(x, count).roll(5, 0) for x in rows))
+    is_periodic = torch.equal(straight, _repeated(straight[:ANCHOR_ROWS], count))
+    return is_periodic and torch.equal(straight.roll(5, 0), rolled)
+
+
+def _repeated(rows: Tensor, count: int) -> Tensor:
+    return rows.repeat(-(-count // ANCHOR_ROWS), 1)[:count].contiguous()
+
+
+ONE_ROW = RowPolicy(min_rows=1, max_rows=1)

@@ -1,0 +1,240 @@
+"""The target's verify: one forward over the rows of several sequences, invariant to everything but a row's own text.
+
+Knows the decoder, the state and the attention, and puts them together; knows nothing of drafts, acceptance or
+requests. Plain decoding is a tree of one node, a linear verify is a chain, a prefill chunk is a chain of the prompt:
+there is one code path, and a node's bits depend only on the tokens from the text's start to it.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from jetspec_engine.config import check_integer
+from jetspec_engine.embedded.attention import VALUE_DTYPE, HeadShape, ItemAttention, value_exponent
+from jetspec_engine.embedded.linear import LinearFactory
+from jetspec_engine.embedded.precision import strict_precision
+from jetspec_engine.embedded.scores import ExactScores, Float32Scores, ScoreArithmetic, as_pairs, probe_scores
+from jetspec_engine.embedded.state import KeyValueState
+from jetspec_engine.errors import EngineError
+from jetspec_engine.models.bounds import layer_bounds
+from jetspec_engine.models.config import DecoderConfig
+from jetspec_engine.models.decoder import Decoder
+from jetspec_engine.models.rotary import rotary_table
+from jetspec_engine.protocol import SlotRegion, VerifyItem, VerifyResult
+from jetspec_engine.tree.mask import positions
+
+# Drafts of the last rounds may reach beyond the context; they are computed, and never kept.
+POSITIONS_BEYOND_CONTEXT = 1024
+
+
+class DecoderTarget:
+    """``protocol.TargetModel`` over a dense decoder.
+
+    Args:
+        config: of the target.
+        weights: as ``weights.load_weights`` returns them, all float32 or all bfloat16 on one device. Emptied: the
+            layers take them over.
+        num_slots: cache slots for all sequences together.
+        max_seq_len: longest text; None takes the model's context.
+        taps: layers whose states are returned, 0 for the states after the first layer.
+
+    Raises:
+        ConfigError: a number out of range.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: dict[str, Tensor],
+        *,
+        num_slots: int,
+        max_seq_len: int | None = None,
+        taps: Sequence[int] = (),
+    ) -> None:
+        embedding = weights["embed_tokens.weight"]
+        self.dtype, self.device = embedding.dtype, embedding.device
+        self.vocab_size, self.hidden_size = config.vocab_size, config.hidden_size
+        self.max_seq_len = config.max_position_embeddings if max_seq_len is None else max_seq_len
+        self.num_slots, self.taps = num_slots, tuple(taps)
+        check_integer("num_slots", num_slots, 1, 1 << 40)
+        check_integer("max_seq_len", self.max_seq_len, 1, config.max_position_embeddings)
+        for tap in self.taps:
+            check_integer("taps", tap, 0, config.num_layers - 1)
+        self._heads = HeadShape(
+            num_kv_heads=config.num_kv_heads, group=config.num_heads // config.num_kv_heads, head_dim=config.head_dim
+        )
+        self._windows = config.sliding_windows
+        with torch.inference_mode(), strict_precision():
+            bounds = [layer_bounds(config, weights, layer) for layer in range(config.num_layers)]
+            self._exponents = [value_exponent(bound) for bound in bounds]
+            self._scores: ScoreArithmetic = ExactScores(config.head_dim, bounds)
+            is_cpu = self.device.type == "cpu"
+            if is_cpu and probe_scores(config.num_kv_heads, config.head_dim, torch.get_num_threads()):
+                self._scores = Float32Scores(config.head_dim)
+            self._factory = LinearFactory(self.dtype, self.device)
+            self._decoder = Decoder(config, weights, self._factory)
+            self._rotations = rotary_table(config, self.max_seq_len + POSITIONS_BEYOND_CONTEXT).to(self.device)
+            self.state = KeyValueState(
+                num_layers=config.num_layers,
+                num_heads=config.num_kv_heads,
+                num_slots=num_slots,
+                head_dim=config.head_dim,
+                key_dtype=self._scores.key_dtype,
+                value_dtype=VALUE_DTYPE,
+                num_guard_slots=self._scores.min_keys,
+                device=self.device,
+            )
+
+    @torch.inference_mode()
+    def verify(self, items: Sequence[VerifyItem]) -> list[VerifyResult]:
+        """Run one forward over all items' nodes under their ancestor masks; writes state for every node.
+
+        Args:
+            items: one per sequence; their regions must not overlap.
+
+        Returns:
+            One result an item, in order; tensors on the target's device. The caller owns them.
+
+        Raises:
+            EngineError: an item that does not fit its region or the context, or a tree that is none; no state is
+                written then.
+        """
+        for item in items:
+            self._check(item)
+        with strict_precision():
+            return self._forward(items) if items else []
+
+    def commit(self, region: SlotRegion, length: int, path: Sequence[int]) -> None:
+        """Keep the state of the path's nodes as positions ``length ..``; every other node's is dropped.
+
+        Args:
+            region: the sequence's slots.
+            length: committed tokens before this round.
+            path: node indices from the root on, each the parent of the next.
+
+        Raises:
+            EngineError: indices that are no path from the root.
+        """
+        nodes = [int(node) for node in path]
+        is_ascending = all(low < high for low, high in pairwise(nodes))
+        if (nodes and nodes[0] != 0) or not is_ascending or length + max(nodes, default=0) >= region.capacity:
+            raise EngineError(f"commit: path {nodes} at length {length}, expected ascending nodes from 0 in the region")
+        with torch.inference_mode():
+            self.state.keep_path(region, length, nodes)
+
+    def copy_prefix(self, source: SlotRegion, destination: SlotRegion, length: int) -> bool:
+        """Copy the state of the first ``length`` positions. Always True: keys and values can be cut anywhere."""
+        if length > min(source.capacity, destination.capacity):
+            raise EngineError(f"copy_prefix: {length} positions, expected at most {destination.capacity}")
+        with torch.inference_mode():
+            self.state.copy(source, destination, length)
+        return True
+
+    def describe(self) -> Mapping[str, Any]:
+        """Return what was chosen at load: dtype, device, arithmetic of attention, row policies, state bytes."""
+        policies = {name: (policy.min_rows, policy.max_rows) for name, policy in self._factory.policies.items()}
+        return {
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "device": str(self.device),
+            "attention": f"{type(self._scores).__name__}, exact float64 sums",
+            "is_packed": self._factory.is_packed,
+            "row_policy": policies,
+            "state_bytes": self.state.num_bytes,
+        }
+
+    def _forward(self, items: Sequence[VerifyItem]) -> list[VerifyResult]:
+        counts = [item.tree.num_nodes for item in items]
+        tokens = torch.from_numpy(np.concatenate([item.tree.tokens for item in items])).to(self.device)
+        rotations = self._rotations[torch.from_numpy(self._positions(items)).to(self.device)].split_with_sizes(counts)
+        attend = [
+            ItemAttention(
+                item=item,
+                state=self.state,
+                heads=self._heads,
+                scores=self._scores,
+                windows=self._windows,
+                exponents=self._exponents,
+                rotations=turned,
+            )
+            for item, turned in zip(items, rotations, strict=True)
+        ]
+        batch = BatchAttention(attend, counts, self._heads, self.dtype, self.device)
+        hidden, tapped = self._decoder.hidden(tokens, batch, self.taps)
+        wanted = [rows[item.logits_from :] for item, rows in zip(items, hidden.split_with_sizes(counts), strict=True)]
+        sizes = [len(rows) for rows in wanted]
+        logits = self._decoder.logits(torch.cat(wanted)) if sum(sizes) else hidden.new_empty((0, self.vocab_size))
+        states = torch.cat(tapped, -1).split_with_sizes(counts) if self.taps else [None] * len(items)
+        return [
+            VerifyResult(logits=own, hidden=state)
+            for own, state in zip(logits.split_with_sizes(sizes), states, strict=True)
+        ]
+
+    def _positions(self, items: Sequence[VerifyItem]) -> Any:
+        """Return every row's absolute position, (n,) int64."""
+        return np.concatenate([positions(item.length, item.tree.depths) for item in items])
+
+    def _check(self, item: VerifyItem) -> None:
+        tree, region, length = item.tree, item.region, item.length
+        count = tree.num_nodes
+        if region.start < 0 or region.start + region.capacity > self.num_slots:
+            raise EngineError(f"region: {region}, expected within {self.num_slots} slots")
+        if length < 0 or length + count > region.capacity:
+            raise EngineError(
+                f"verify: {length} committed tokens and {count} nodes, expected at most {region.capacity} slots"
+            )
+        parents, depths = tree.parents, tree.depths
+        is_tree = depths[0] == 0 and parents[0] == -1 and bool((parents[1:] < np.arange(1, count)).all())
+        if not is_tree or parents[1:].min(initial=0) < 0 or (depths[1:] != depths[parents[1:]] + 1).any():
+            raise EngineError("verify: parents and depths are no tree in topological order")
+        low, high = int(tree.tokens.min()), int(tree.tokens.max())
+        if low < 0 or high >= self.vocab_size:
+            bad = low if low < 0 else high
+            raise EngineError(f"verify: token id {bad}, expected [0, {self.vocab_size - 1}]")
+        if length + tree.max_depth >= len(self._rotations):
+            raise EngineError(f"verify: position {length + tree.max_depth}, expected below {len(self._rotations)}")
+
+
+class BatchAttention:
+    """``decoder.Attend`` over the rows of several items: each item's rows see their own sequence and nothing else.
+
+    Args:
+        items: each item's attention.
+        counts: rows of each, in the batch's order.
+        heads: the heads.
+        dtype: of the result.
+        device: of the result.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[ItemAttention],
+        counts: Sequence[int],
+        heads: HeadShape,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        shape = (sum(counts), heads.num_kv_heads, heads.group, heads.head_dim)
+        by_head = torch.empty(shape, dtype=dtype, device=device)
+        self._result = by_head.flatten(1)
+        self._counts = list(counts)
+        self._items = list(zip(items, by_head.split_with_sizes(self._counts), strict=True))
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Return (n, H * head_dim), valid until the next call; see ``decoder.Attend``."""
+        pairs, key_pairs = as_pairs(q), as_pairs(k)
+        if len(self._items) == 1:
+            attend, out = self._items[0]
+            attend(layer, pairs, key_pairs, v, out)
+            return self._result
+        rows = (
+            pairs.split_with_sizes(self._counts),
+            key_pairs.split_with_sizes(self._counts),
+            v.split_with_sizes(self._counts),
+        )
+        for (attend, out), own_q, own_k, own_v in zip(self._items, *rows, strict=True):
+            attend(layer, own_q, own_k, own_v, out)
+        return self._result

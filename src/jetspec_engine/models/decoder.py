@@ -1,0 +1,148 @@
+"""The forward of a dense decoder target: Llama, Qwen2 and Qwen3 in one code path.
+
+Knows the order of operations and how weights are laid out for it. Deliberately does not know how many rows a linear
+layer may get, where keys and values live, who sees whom, or which rows belong to which sequence: the layers are made
+by a factory it is given, and attention is a callable it is given. Every operation here works on each row alone.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from jetspec_engine.models.config import DecoderConfig
+
+RowFunction = Callable[..., Tensor]
+
+
+class LayerFactory(Protocol):
+    """Makes linear layers; see ``embedded.linear`` for what each returns."""
+
+    def linear(self, weight: Tensor, bias: Tensor | None = None) -> RowFunction: ...
+
+    def residual(self, weight: Tensor, bias: Tensor | None = None) -> RowFunction: ...
+
+    def gated(self, gate: Tensor, up: Tensor) -> RowFunction: ...
+
+
+class Attend(Protocol):
+    """Attention over everything a row may see, itself included."""
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Store k and v and return the attention's output.
+
+        Args:
+            layer: 0 .. L - 1.
+            q: (n, KV heads, H / KV heads, head_dim) float32, not rotated, the dimensions of a pair side by side.
+            k: (n, KV heads, head_dim) float32, likewise.
+            v: (n, KV heads, head_dim) float32.
+
+        Returns:
+            (n, H * head_dim) in the model's dtype; valid until the next call.
+        """
+        ...
+
+
+class DecoderLayer:
+    """One layer's weights and its forward.
+
+    Args:
+        config: of the target.
+        weights: this layer's tensors, names as in ``tensor_table.layer_tensors``.
+        make: makes the linear layers.
+    """
+
+    def __init__(self, config: DecoderConfig, weights: Mapping[str, Tensor], make: LayerFactory) -> None:
+        self._config = config
+        self._input_norm = weights["input_layernorm.weight"]
+        self._inner_norm = weights["post_attention_layernorm.weight"]
+        self._head_norms: tuple[Tensor, Tensor] | None = None
+        if config.has_qk_norm:
+            q_norm, k_norm = (weights[f"self_attn.{name}_norm.weight"].float() for name in "qk")
+            self._head_norms = (paired_rows(q_norm, config.head_dim), paired_rows(k_norm, config.head_dim))
+        self._qkv = make.linear(*fuse_qkv(config, weights))
+        self._output = make.residual(weights["self_attn.o_proj.weight"], weights.get("self_attn.o_proj.bias"))
+        self._gated = make.gated(weights["mlp.gate_proj.weight"], weights["mlp.up_proj.weight"])
+        self._down = make.residual(weights["mlp.down_proj.weight"])
+
+    def __call__(self, index: int, x: Tensor, attend: Attend) -> Tensor:
+        """Return the states after this layer, (n, E)."""
+        config = self._config
+        normed = functional.rms_norm(x, (config.hidden_size,), self._input_norm, config.rms_norm_eps)
+        heads = self._qkv(normed).float().view(x.shape[0], -1, config.head_dim)
+        q, k, v = heads.split_with_sizes((config.num_heads, config.num_kv_heads, config.num_kv_heads), 1)
+        if self._head_norms is not None:
+            q = functional.rms_norm(q, (config.head_dim,), self._head_norms[0], config.rms_norm_eps)
+            k = functional.rms_norm(k, (config.head_dim,), self._head_norms[1], config.rms_norm_eps)
+        x = self._output(attend(index, q.view(x.shape[0], config.num_kv_heads, -1, config.head_dim), k, v), x)
+        normed = functional.rms_norm(x, (config.hidden_size,), self._inner_norm, config.rms_norm_eps)
+        return self._down(self._gated(normed), x)
+
+
+class Decoder:
+    """The whole target.
+
+    Args:
+        config: of the target.
+        weights: tensors as ``weights.load_weights`` returns them, all of one dtype on one device. Emptied layer by
+            layer as they are laid out, so that memory never holds the model twice.
+        make: makes the linear layers.
+    """
+
+    def __init__(self, config: DecoderConfig, weights: dict[str, Tensor], make: LayerFactory) -> None:
+        self._config = config
+        self._embedding = weights["embed_tokens.weight"]
+        self._norm = weights["norm.weight"]
+        self._head = make.linear(weights.get("lm_head.weight", self._embedding))
+        self._layers = []
+        for layer in range(config.num_layers):
+            prefix = f"layers.{layer}."
+            names = [name for name in weights if name.startswith(prefix)]
+            own = {name.removeprefix(prefix): weights.pop(name) for name in names}
+            self._layers.append(DecoderLayer(config, own, make))
+
+    def hidden(self, token_ids: Tensor, attend: Attend, taps: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+        """Return the states after the last layer, and those after each tapped layer.
+
+        Args:
+            token_ids: (n,) int64.
+            attend: attention over these rows' sequences.
+            taps: layer indices, 0 for the states after the first layer.
+
+        Returns:
+            (n, E) not yet normed, and a list of (n, E) in the order of ``taps``.
+        """
+        x = functional.embedding(token_ids, self._embedding)
+        kept: dict[int, Tensor] = {}
+        for index, layer in enumerate(self._layers):
+            x = layer(index, x, attend)
+            if index in taps:
+                kept[index] = x
+        return x, [kept[index] for index in taps]
+
+    def logits(self, x: Tensor) -> Tensor:
+        """Return (n, V) for states (n, E) after the last layer."""
+        normed = functional.rms_norm(x, (self._config.hidden_size,), self._norm, self._config.rms_norm_eps)
+        return self._head(normed)
+
+
+def fuse_qkv(config: DecoderConfig, weights: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
+    """Return the weight ((H + 2 KV) * head_dim, E) and bias of q, k and v in one product, q's and k's rows paired."""
+    parts: list[Tensor] = []
+    for kind in ("weight", "bias"):
+        if kind == "bias" and not config.has_qkv_bias:
+            return parts[0], None
+        q, k, v = (weights[f"self_attn.{name}_proj.{kind}"] for name in "qkv")
+        parts.append(torch.cat((paired_rows(q, config.head_dim), paired_rows(k, config.head_dim), v)))
+    return parts[0], parts[1]
+
+
+def paired_rows(rows: Tensor, head_dim: int) -> Tensor:
+    """Return rows (heads * head_dim, ...) with dimensions i and i + head_dim / 2 of each head side by side.
+
+    Scores are sums over a head's dimensions, so the same order in q and k changes none of them.
+    """
+    halves = rows.view(-1, 2, head_dim // 2, *rows.shape[1:])
+    return halves.transpose(1, 2).reshape(rows.shape)
