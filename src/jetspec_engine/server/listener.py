@@ -87,6 +87,10 @@ class Listener(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                # Given here so that uvicorn does not look for them in the environment.
+                workers=1,
+                proxy_headers=False,
+                forwarded_allow_ips="",
                 timeout_graceful_shutdown=GRACE_S,
             )
         )

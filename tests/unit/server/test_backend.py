@@ -21,6 +21,7 @@ from jetspec_engine.records import Progress, ServeEvent
 from jetspec_engine.server.backend import NEEDED_PACKAGES, EmbeddedBackend, progress_event
 from jetspec_engine.server.listener import bind, url_of
 from support.fake_engine import FakeEngine
+from support.live_server import LiveServer
 
 TESTS = Path(__file__).parents[2]
 CONFIG = ServeConfig(engine="embedded", target="fake-model", port=0)
@@ -140,6 +141,7 @@ import json, sys
 sys.path.insert(0, sys.argv[1])
 import types
 from support.fake_engine import FakeEngine
+from support.live_server import LiveServer
 from jetspec_engine.config import ServeConfig
 from jetspec_engine.records import Progress
 from jetspec_engine.server.backend import EmbeddedBackend
@@ -219,3 +221,13 @@ def test_events_of_one_life(built: Built) -> None:
         thread.join(20)
     assert [event.kind for event in events] == ["progress", "ready", "stopped"]
     assert not built.engines[0]._thread.is_alive()
+
+
+def test_R22_the_environment_is_neither_read_nor_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WEB_CONCURRENCY", "not a number")
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")
+    monkeypatch.setenv("HF_TOKEN", "mine")
+    before = dict(os.environ)
+    with LiveServer(FakeEngine()) as live, live.client() as client:
+        assert client.post("/generate", json={"text": "x", "sampling_params": {"max_new_tokens": 1}}).status_code == 200
+    assert dict(os.environ) == before
