@@ -39,7 +39,11 @@ class EmbeddedEngine:
         builders: a tree builder for each rule.
         config: tree, limits and page size; ``max_seq_len`` None takes the target's.
         prefill_chunk: most prompt tokens a forward.
+        max_cached_pages: most pages that finished prefixes may hold; None for no limit but the pool's.
         facts: what ``info`` says beside what the engine knows itself.
+
+    Attributes:
+        max_seq_len: context length served.
     """
 
     def __init__(
@@ -51,7 +55,8 @@ class EmbeddedEngine:
         pool: RegionPool,
         builders: Mapping[str, TreeBuilder],
         config: ServeConfig,
-        prefill_chunk: int = 256,
+        prefill_chunk: int = 128,
+        max_cached_pages: int | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> None:
         self.tokenizer = tokenizer
@@ -60,12 +65,12 @@ class EmbeddedEngine:
         self._pool = pool
         self._builders = builders
         self._config = config
-        self._max_seq_len = min(config.max_seq_len or target.max_seq_len, target.max_seq_len)
+        self.max_seq_len = min(config.max_seq_len or target.max_seq_len, target.max_seq_len)
         self._prefill_chunk = prefill_chunk
         self._facts = dict(facts or {})
         self._counters = Counters()
         self._parts = self._parts_for(config.tree)
-        self._scheduler = Scheduler(PrefixCache(pool, target, drafter), config.max_running)
+        self._scheduler = Scheduler(PrefixCache(pool, target, drafter, max_pages=max_cached_pages), config.max_running)
         self._wake = threading.Condition()
         self._active: dict[str, ActiveRequest] = {}
         self._jobs = JobQueue(self._wake)
@@ -78,8 +83,8 @@ class EmbeddedEngine:
 
     def submit(self, request: GenerateRequest, on_event: Callable[[StepEvent], None]) -> None:
         """Queue a request; see ``protocol.CompletionEngine``. A callback that raises aborts its request."""
-        check_request(request, self._target.vocab_size, self._max_seq_len)
-        room = self._max_seq_len - len(request.input_ids)
+        check_request(request, self._target.vocab_size, self.max_seq_len)
+        room = self.max_seq_len - len(request.input_ids)
         rules = EndRules.of(request.sampling, self.tokenizer.eos_token_ids, room)
         text = Detokenizer(self.tokenizer, skip_special_tokens=request.sampling.skip_special_tokens)
         active = ActiveRequest(request, on_event, rules, text)
@@ -120,7 +125,7 @@ class EmbeddedEngine:
             BusyError: running requests hold the memory it needs.
             EngineError: logits that are not finite.
         """
-        check_ids(input_ids, self._target.vocab_size, self._max_seq_len)
+        check_ids(input_ids, self._target.vocab_size, self.max_seq_len)
         if not 1 <= start < len(input_ids):
             raise RequestError(f"start: {start}, expected 1..{len(input_ids) - 1} for {len(input_ids)} ids")
         if not 0 <= top_k <= self._target.vocab_size:
@@ -141,7 +146,7 @@ class EmbeddedEngine:
             "max_tree": {"width": self._config.max_width, "budget": self._config.max_budget},
             "draft_depth": self._drafter.depth,
             "page_size": self._config.page_size,
-            "max_seq_len": self._max_seq_len,
+            "max_seq_len": self.max_seq_len,
             "max_running": self._config.max_running,
             "tp_size": 1,
             "notes": notes,

@@ -73,9 +73,13 @@ class PrefixCache:
         pool: lends empty regions.
         target: its state is cut or copied; False from ``copy_prefix`` means no reuse there.
         drafter: the same for draft state.
+        max_pages: most pages to keep, but the last finished sequence always stays; None for no limit but the pool's.
     """
 
-    def __init__(self, pool: RegionPool, target: PrefixStates, drafter: PrefixStates) -> None:
+    def __init__(
+        self, pool: RegionPool, target: PrefixStates, drafter: PrefixStates, *, max_pages: int | None = None
+    ) -> None:
+        self._max_pages = pool.num_pages if max_pages is None else max_pages
         self._pool = pool
         self._target = target
         self._drafter = drafter
@@ -139,6 +143,8 @@ class PrefixCache:
         for entry in [e for e in self._entries if _covers(ids, draft_length, e.tokens, e.draft_length)]:
             self._drop(entry)
         self._entries.append(CachedPrefix(tokens=ids, region=region, draft_length=draft_length))
+        while self.num_pages > self._max_pages and len(self._entries) > 1:
+            self._drop(self._entries[0])
 
     def flush(self) -> None:
         """Drop every cached prefix."""

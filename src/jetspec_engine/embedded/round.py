@@ -152,7 +152,9 @@ def draft(turns: Sequence[Turn], parts: Parts) -> None:
             drafting = [turn for turn in drafting if turn.tree is None]
         proposed = parts.drafter.propose(_sessions(drafting), _anchors(drafting), parts.tree.width)
         for turn, offer in zip(drafting, proposed, strict=True):
-            turn.candidates = Candidates(tokens=offer.tokens[: turn.depth], logprobs=offer.logprobs[: turn.depth])
+            # Trees are built on the host: with a GPU this is where it waits for the draft.
+            tokens, logprobs = offer.tokens[: turn.depth].cpu(), offer.logprobs[: turn.depth].cpu()
+            turn.candidates = Candidates(tokens=tokens, logprobs=logprobs)
 
 
 def build(turns: Sequence[Turn], parts: Parts) -> None:

@@ -5,7 +5,7 @@ requests. Plain decoding is a tree of one node, a linear verify is a chain, a pr
 there is one code path, and a node's bits depend only on the tokens from the text's start to it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -88,6 +88,11 @@ class DecoderTarget:
                 num_guard_slots=self._scores.min_keys,
                 device=self.device,
             )
+
+    @property
+    def lm_head(self) -> Callable[[Tensor], Tensor]:
+        """The LM head without the final norm, (n, E) -> (n, V): a draft head shares it, and its packed weight."""
+        return self._decoder.lm_head
 
     @torch.inference_mode()
     def verify(self, items: Sequence[VerifyItem]) -> list[VerifyResult]:

@@ -164,3 +164,15 @@ def test_a_copy_that_raises_gives_its_region_back() -> None:
         bench.place([1, 2, 9])
     bench.cache.flush()
     assert bench.pool.num_free_pages == bench.pool.num_pages
+
+
+def test_prefixes_beyond_the_limit_go_oldest_first_but_the_last_one_stays() -> None:
+    bench = Bench()
+    bench.cache = PrefixCache(bench.pool, bench.target, bench.drafter, max_pages=3)
+    for number in range(4):
+        bench.keep([number, number], capacity=16)
+    assert [entry.tokens[0] for entry in bench.cache._entries] == [1, 2, 3]
+    bench.keep([9, 9], capacity=80)
+    assert [entry.tokens[0] for entry in bench.cache._entries] == [9]
+    bench.cache.flush()
+    assert bench.pool.num_free_pages == bench.pool.num_pages

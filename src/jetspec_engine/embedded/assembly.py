@@ -1,0 +1,271 @@
+"""Puts an embedded engine together: finds the models, loads them, sizes the caches, chooses device and dtype.
+
+The one place that knows every part's constructor. Knows nothing of HTTP.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from jetspec_engine import __version__
+from jetspec_engine.config import ServeConfig, check_choice, check_keys
+from jetspec_engine.draft.checkpoint import load_head
+from jetspec_engine.draft.head import DraftHead
+from jetspec_engine.draft.head_drafter import HeadDrafter
+from jetspec_engine.draft.scripted import RandomDrafter, ReplayDrafter, RightDrafter, ScriptedDrafter, WrongDrafter
+from jetspec_engine.embedded.engine import EmbeddedEngine
+from jetspec_engine.embedded.memory import size_of_cache
+from jetspec_engine.embedded.pages import PagePool
+from jetspec_engine.embedded.pair import AUTO_HEAD, PairStore, resolve_pair
+from jetspec_engine.embedded.rows import MAX_ROWS
+from jetspec_engine.embedded.target import DecoderTarget
+from jetspec_engine.errors import ConfigError, EngineError, UnavailableError
+from jetspec_engine.models.config import DecoderConfig
+from jetspec_engine.models.tokenizer import ModelTokenizer
+from jetspec_engine.models.weights import load_weights
+from jetspec_engine.protocol import TreeBuilder
+from jetspec_engine.records import GenerateRequest, Progress, SamplingParams, StepEvent
+from jetspec_engine.tree.best_first import build_best_first
+from jetspec_engine.tree.published import build_accum_logp, build_top2gap
+
+BUILDERS: dict[str, TreeBuilder] = {
+    "best_first": build_best_first,
+    "top2gap": build_top2gap,
+    "accum_logp": build_accum_logp,
+}
+STAND_INS: dict[str, Any] = {
+    "scripted": ScriptedDrafter,
+    "replay": ReplayDrafter,
+    "right": RightDrafter,
+    "wrong": WrongDrafter,
+    "random": RandomDrafter,
+}
+STAND_IN_DEPTH = 15
+WARM_UP_TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """What was found: the target's folder and configuration, the head if one drafts, and the context served."""
+
+    folder: Path
+    config: DecoderConfig
+    head: DraftHead | None
+    head_folder: Path | None
+    max_seq_len: int
+    notes: tuple[str, ...]
+
+
+def build_engine(config: ServeConfig, on_progress: Callable[[Progress], None]) -> EmbeddedEngine:
+    """Load everything and return a running, warm engine.
+
+    Args:
+        config: what to serve. ``drafter_options`` of a stand-in may hold ``depth`` (default 15) beside its own keys.
+        on_progress: told of pulls and of what is being loaded.
+
+    Raises:
+        ConfigError: a drafter option or context length that cannot be.
+        UnavailableError: no such device, or a model that has to be downloaded and cannot be.
+        ArtifactError: a model that cannot be loaded, or a pair that does not belong together.
+    """
+    if config.num_threads is not None:
+        torch.set_num_threads(config.num_threads)
+    device = pick_device(config.device)
+    dtype = pick_dtype(config.dtype, device)
+    models = find_models(config, device, dtype, on_progress)
+    on_progress(Progress(label=f"loading {config.target} in {_name(dtype)} on {device}", done=0, total=0))
+    depth = models.head.config.depth if models.head is not None else _stand_in_depth(config)
+    cache = size_of_cache(
+        models.config,
+        device,
+        page_size=config.page_size,
+        sequence_slots=models.max_seq_len + max(config.max_budget, depth + 1),
+        max_running=config.max_running,
+    )
+    pool = PagePool(cache.num_pages, config.page_size)
+    target, drafter = load_models(config, models, pool.num_slots, device, dtype)
+    engine = EmbeddedEngine(
+        target=target,
+        drafter=drafter,
+        tokenizer=ModelTokenizer.from_folder(models.folder, models.config),
+        pool=pool,
+        builders=BUILDERS,
+        config=config,
+        max_cached_pages=cache.max_cached_pages,
+        prefill_chunk=MAX_ROWS,
+        facts=describe(config, models, target),
+    )
+    try:
+        on_progress(Progress(label="warming up", done=0, total=0))
+        warm_up(engine, target.vocab_size)
+    except BaseException:
+        engine.close()
+        raise
+    return engine
+
+
+def find_models(
+    config: ServeConfig, device: torch.device, dtype: torch.dtype, on_progress: Callable[[Progress], None]
+) -> Models:
+    """Make the models present, check that they belong together and load the head."""
+    cache_dir = Path(config.cache_dir)
+    store = PairStore()
+    folder = store.pull(config.target, cache_dir, on_progress)
+    if config.drafter != "head":
+        check_choice("drafter", config.drafter, ("head", *STAND_INS))
+        decoder = DecoderConfig.from_folder(folder)
+        length, notes = served_length(config, decoder.max_position_embeddings, "")
+        return Models(folder=folder, config=decoder, head=None, head_folder=None, max_seq_len=length, notes=notes)
+    check_keys("drafter_options", config.drafter_options, ())
+    if config.head != AUTO_HEAD:
+        store.pull(config.head, cache_dir, on_progress)
+    pair = resolve_pair(config.target, config.head, cache_dir)
+    length, notes = served_length(config, pair.report.max_seq_len, pair.report.notice)
+    return Models(
+        folder=pair.target_folder,
+        config=pair.target,
+        head=load_head(pair.head_folder, dtype=dtype, device=str(device)),
+        head_folder=pair.head_folder,
+        max_seq_len=length,
+        notes=notes,
+    )
+
+
+def served_length(config: ServeConfig, longest: int, notice: str) -> tuple[int, tuple[str, ...]]:
+    """Return the context length to serve, and what to say about it (case 19)."""
+    if config.max_seq_len is None:
+        return longest, (notice,) if notice else ()
+    if config.max_seq_len > longest:
+        raise ConfigError(
+            f"max_seq_len: {config.max_seq_len}, expected at most {longest}, what the models were made for"
+        )
+    return config.max_seq_len, ()
+
+
+def load_models(
+    config: ServeConfig, models: Models, num_slots: int, device: torch.device, dtype: torch.dtype
+) -> tuple[DecoderTarget, Any]:
+    """Load the target's weights and make the drafter that shares its slots, embedding and LM head."""
+    weights = own_small_weights(load_weights(models.folder, models.config, dtype=dtype, device=device))
+    embedding = weights["embed_tokens.weight"]
+    target = DecoderTarget(
+        models.config,
+        weights,
+        num_slots=num_slots,
+        max_seq_len=models.max_seq_len,
+        taps=models.head.config.target_layer_ids if models.head is not None else (),
+    )
+    if models.head is None:
+        options = {key: value for key, value in config.drafter_options.items() if key != "depth"}
+        stand_in = STAND_INS[config.drafter]
+        return target, stand_in(depth=_stand_in_depth(config), vocab_size=target.vocab_size, options=options)
+    drafter = HeadDrafter(
+        models.head,
+        models.head.config,
+        lambda ids: functional.embedding(ids, embedding),
+        target.lm_head,
+        num_slots=num_slots,
+        device=device,
+        dtype=dtype,
+    )
+    return target, drafter
+
+
+def own_small_weights(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copy the embedding and the vectors: the target keeps them as they are, and one view keeps a whole mapped file.
+
+    The matrices are laid out anew on the CPU; then the file goes, which is 200 MB for the demo target.
+    """
+    for name, weight in weights.items():
+        if weight.device.type == "cpu" and (weight.ndim == 1 or name == "embed_tokens.weight"):
+            weights[name] = weight.clone()
+    return weights
+
+
+def describe(config: ServeConfig, models: Models, target: DecoderTarget) -> Mapping[str, Any]:
+    """Return what ``info`` says of the models."""
+    facts: dict[str, Any] = {
+        "version": __version__,
+        "target": config.target,
+        "head": None,
+        "drafter": config.drafter,
+        "target_path": str(models.folder),
+        "num_threads": torch.get_num_threads(),
+        "is_graph": False,
+        "notes": models.notes,
+        **target.describe(),
+    }
+    if models.head is not None:
+        name = models.head_folder.name if config.head == AUTO_HEAD and models.head_folder else config.head
+        facts.update(head=name, head_path=str(models.head_folder), head_is_causal=models.head.config.is_causal)
+    return facts
+
+
+def warm_up(engine: EmbeddedEngine, vocab_size: int) -> None:
+    """Decode a prompt of arbitrary ids, drop what it left in the cache, and start counting afterwards.
+
+    The ids follow a formula, so no prompt that anyone measures is ever decoded beforehand (R24).
+
+    Raises:
+        EngineError: the engine cannot decode.
+    """
+    finished = threading.Event()
+    last: list[StepEvent] = []
+
+    def on_event(event: StepEvent) -> None:
+        if event.finish is not None:
+            last.append(event)
+            finished.set()
+
+    length = min(40, engine.max_seq_len // 2)
+    request = GenerateRequest(
+        request_id="warm-up",
+        input_ids=tuple((7919 * (i + 1)) % vocab_size for i in range(max(1, length))),
+        sampling=SamplingParams(max_new_tokens=16, ignore_eos=True),
+    )
+    engine.submit(request, on_event)
+    if not finished.wait(WARM_UP_TIMEOUT_S):
+        raise EngineError(f"warm-up: not done after {WARM_UP_TIMEOUT_S:.0f} s")
+    if last[0].finish is not None and last[0].finish.kind == "error":
+        raise EngineError(f"warm-up: {last[0].finish.message}")
+    engine.flush_cache()
+    engine.reset_counters()
+
+
+def pick_device(name: str) -> torch.device:
+    """Return the device; "auto" is a GPU where there is one. Raises UnavailableError, ConfigError."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise ConfigError(f"device: {name!r}, expected auto, cpu, cuda or cuda:N") from None
+    if device.type not in ("cpu", "cuda"):
+        raise ConfigError(f"device: {name!r}, expected auto, cpu, cuda or cuda:N")
+    count = torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise UnavailableError(f"device {name}: {count} CUDA devices here", hint="use --device cpu")
+    return device
+
+
+def pick_dtype(name: str, device: torch.device) -> torch.dtype:
+    """Return the dtype; "auto" is bfloat16 where the processor computes in it (AMX, AVX512-BF16, CUDA)."""
+    if name != "auto":
+        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
+    is_fast = device.type == "cuda" or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    return torch.bfloat16 if is_fast else torch.float32
+
+
+def _stand_in_depth(config: ServeConfig) -> int:
+    depth: int = config.drafter_options.get("depth", STAND_IN_DEPTH)
+    return depth
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

@@ -1,0 +1,58 @@
+"""How many cache slots to set aside, and how many of them finished prefixes may hold.
+
+Knows sizes only: nothing of what a slot holds or who uses it.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from jetspec_engine.embedded.attention import VALUE_DTYPE
+from jetspec_engine.models.config import DecoderConfig
+
+MIB = 1 << 20
+# Slots take memory on a CPU only once they are touched, so these bound what a busy server grows to.
+CPU_STATE_BYTES = 768 * MIB
+CPU_CACHED_BYTES = 96 * MIB
+GPU_SHARE = 0.4
+
+
+@dataclass(frozen=True, kw_only=True)
+class CacheSize:
+    """Pages of the pool.
+
+    Attributes:
+        num_pages: pages in all; one sequence of full length fits always.
+        max_cached_pages: pages that finished prefixes may hold beside the running requests.
+    """
+
+    num_pages: int
+    max_cached_pages: int
+
+
+def size_of_cache(
+    config: DecoderConfig, device: torch.device, *, page_size: int, sequence_slots: int, max_running: int
+) -> CacheSize:
+    """Choose the pool's size.
+
+    Args:
+        config: of the target.
+        device: where the state lives.
+        page_size: slots a page.
+        sequence_slots: slots of one sequence of full length, with the rows of a round.
+        max_running: sequences at once; as many full ones are made room for as memory allows, at least one.
+    """
+    bytes_a_page = page_size * slot_bytes(config, device)
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        affordable = cached = int(free * GPU_SHARE) // bytes_a_page
+    else:
+        affordable, cached = CPU_STATE_BYTES // bytes_a_page, CPU_CACHED_BYTES // bytes_a_page
+    one = -(-sequence_slots // page_size)
+    return CacheSize(num_pages=max(one, min(max_running * one, affordable)), max_cached_pages=cached)
+
+
+def slot_bytes(config: DecoderConfig, device: torch.device) -> int:
+    """Return the bytes of one slot's keys and values in all layers, at most (on a CPU keys may be float32)."""
+    del device
+    return 2 * config.num_layers * config.num_kv_heads * config.head_dim * VALUE_DTYPE.itemsize
