@@ -89,13 +89,16 @@ class Decoder:
         weights: tensors as ``weights.load_weights`` returns them, all of one dtype on one device. Emptied layer by
             layer as they are laid out, so that memory never holds the model twice.
         make: makes the linear layers.
+
+    Attributes:
+        lm_head: (n, E) normed states -> (n, V).
     """
 
     def __init__(self, config: DecoderConfig, weights: dict[str, Tensor], make: LayerFactory) -> None:
         self._config = config
         self._embedding = weights["embed_tokens.weight"]
         self._norm = weights["norm.weight"]
-        self._head = make.linear(weights.get("lm_head.weight", self._embedding))
+        self.lm_head = make.linear(weights.get("lm_head.weight", self._embedding))
         self._layers = []
         for layer in range(config.num_layers):
             prefix = f"layers.{layer}."
@@ -125,7 +128,7 @@ class Decoder:
     def logits(self, x: Tensor) -> Tensor:
         """Return (n, V) for states (n, E) after the last layer."""
         normed = functional.rms_norm(x, (self._config.hidden_size,), self._norm, self._config.rms_norm_eps)
-        return self._head(normed)
+        return self.lm_head(normed)
 
 
 def fuse_qkv(config: DecoderConfig, weights: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:
