@@ -64,8 +64,9 @@ def message_of(failure: JetspecError) -> str:
 
 
 def param_of(failure: JetspecError) -> str | None:
-    """Return the field a RequestError names (its text up to the colon), where it names one."""
+    """Return the field a RequestError names (its text up to the colon, without an index), where it names one."""
     name, colon, _ = failure.what.partition(":")
+    name = name.partition("[")[0]
     return name if colon and name.replace("_", "").isalnum() else None
 
 

@@ -19,6 +19,7 @@ _HELP = {
     "requests_finished": "Requests that ended by themselves.",
     "requests_aborted": "Requests that were aborted.",
     "requests_failed": "Requests that ended with an error.",
+    "engine_failures": "Times the engine failed and ended all its requests with an error.",
     "prompt_tokens": "Prompt tokens.",
     "cached_tokens": "Prompt tokens reused from the prefix cache.",
     "emitted_tokens": "Tokens delivered.",

@@ -119,6 +119,7 @@ def test_bad_ids_are_refused_by_the_engine_and_it_lives(client: httpx.Client) ->
         answer = client.post("/generate", json=body)
         assert answer.status_code == 400
         assert "expected a token id in [0, 39]" in answer.json()["error"]["message"]
+        assert answer.json()["error"]["param"] in ("input_ids", "stop_token_ids")
     assert client.post("/jetspec/score", json={"input_ids": [3, 40]}).status_code == 400
     assert client.get("/health_generate").status_code == 200
 
