@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from jetspec_engine import __version__
-from jetspec_engine.config import ServeConfig, check_choice, check_keys
+from jetspec_engine.config import ServeConfig, check_choice, check_integer, check_keys
 from jetspec_engine.draft.checkpoint import load_head
 from jetspec_engine.draft.head import DraftHead
 from jetspec_engine.draft.head_drafter import HeadDrafter
@@ -47,6 +47,7 @@ STAND_INS: dict[str, Any] = {
     "random": RandomDrafter,
 }
 STAND_IN_DEPTH = 15
+MAX_STAND_IN_DEPTH = 256
 WARM_UP_TIMEOUT_S = 300.0
 
 
@@ -264,6 +265,7 @@ def pick_dtype(name: str, device: torch.device) -> torch.dtype:
 
 def _stand_in_depth(config: ServeConfig) -> int:
     depth: int = config.drafter_options.get("depth", STAND_IN_DEPTH)
+    check_integer("drafter_options.depth", depth, 1, MAX_STAND_IN_DEPTH)
     return depth
 
 

@@ -1,0 +1,40 @@
+"""A tiny random target and head on disk that belong together, and an engine assembled from them."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from jetspec_engine.config import ServeConfig
+from jetspec_engine.draft.checkpoint import save_head
+from jetspec_engine.draft.config import HeadConfig
+from jetspec_engine.embedded.assembly import build_engine
+from support.engine_runs import Rig
+from support.tiny_heads import head_document, tiny_head
+from support.tiny_models import make_tiny_target
+
+CONTEXT = 128
+
+
+def make_tiny_pair(folder: Path, **head_changes: Any) -> dict[str, str]:
+    """Write ``folder/target`` and ``folder/head`` (4 target layers, D 7) and return them as ServeConfig options."""
+    target = make_tiny_target(folder / "target", num_layers=4, max_position_embeddings=CONTEXT)
+    values = json.loads((target / "config.json").read_text())
+    shared = {key: values[key] for key in ("hidden_size", "vocab_size", "bos_token_id", "eos_token_id")}
+    changes = {"max_position_embeddings": CONTEXT, "block_size": 8, **shared, **head_changes}
+    config = HeadConfig.from_mapping(head_document(**changes))
+    save_head(folder / "head", tiny_head(config), config)
+    return {"target": str(target), "head": str(folder / "head"), "cache_dir": str(folder / "cache")}
+
+
+@contextmanager
+def assembled_rig(pair: dict[str, str], **config: Any) -> Iterator[Rig]:
+    """Assemble an engine, and check on the way out that its pages came back."""
+    engine = build_engine(ServeConfig(**{**pair, "device": "cpu", **config}), lambda progress: None)
+    pool: Any = engine._pool
+    try:
+        yield Rig(engine, engine._target, engine._drafter, pool)  # type: ignore[arg-type]
+    finally:
+        engine.close()
+    assert pool.num_free_pages == pool.num_pages
