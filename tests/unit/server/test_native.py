@@ -5,8 +5,9 @@ import itertools
 import httpx
 import pytest
 
+from support.byte_tokenizer import IM_END
 from support.events import parse_events
-from support.fake_engine import IM_END, FakeEngine
+from support.fake_engine import FakeEngine
 from support.live_server import LiveServer
 
 GREEDY = {"temperature": 0, "max_new_tokens": 24}
