@@ -6,6 +6,7 @@ Often both are one server that is switched between trees. Knows nothing of promp
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from jetspec_cli import environment, options
@@ -107,8 +108,10 @@ def open_sides(spec: GateSpec, dtype: str, links: Links, on_progress: Callable[[
 
 
 def server_record(role: str, client: ServerClient, *, is_started: bool) -> dict[str, Any]:
-    """Return what the result document says of a server."""
-    return {"role": role, "kind": client.kind, "url": None if is_started else client.url, "info": dict(client.info)}
+    """Return what the result document says of a server; where its files lie on its machine is left out."""
+    info = {key: value for key, value in client.info.items() if not key.endswith("_path")}
+    info |= {key: Path(info[key]).name for key in ("target", "head") if Path(str(info.get(key) or "")).is_absolute()}
+    return {"role": role, "kind": client.kind, "url": None if is_started else client.url, "info": info}
 
 
 def _start(spec: GateSpec, dtype: str, links: Links, on_progress: Callable[[str], None]) -> ServerProcess:
