@@ -48,13 +48,14 @@ class ScoreArithmetic(Protocol):
         """Return how many query rows are scored for ``count`` wanted ones."""
         ...
 
-    def rows(self, count: int, new_keys: Tensor, group: int, rotations: Tensor) -> RowScores:
+    def rows(self, *, count: int, group: int, padded_rows: int, new_keys: Tensor, rotations: Tensor) -> RowScores:
         """Prepare one item's rows.
 
         Args:
             count: N.
-            new_keys: (L, KV, N, head_dim), the slots of the rows' keys.
             group: query heads to a KV head.
+            padded_rows: query rows scored, at least ``padded_rows(count * group)``.
+            new_keys: (L, KV, N, head_dim), the slots of the rows' keys.
             rotations: (N, head_dim / 2) complex64.
         """
         ...
@@ -84,9 +85,9 @@ class Float32Scores:
         """Return the next multiple of 4: libraries give one to three rows a kernel of their own."""
         return -(-count // 4) * 4
 
-    def rows(self, count: int, new_keys: Tensor, group: int, rotations: Tensor) -> RowScores:
+    def rows(self, *, count: int, group: int, padded_rows: int, new_keys: Tensor, rotations: Tensor) -> RowScores:
         """Prepare one item's rows."""
-        queries = new_keys.new_zeros((new_keys.shape[1], self.padded_rows(count * group), new_keys.shape[3]))
+        queries = new_keys.new_zeros((new_keys.shape[1], padded_rows, new_keys.shape[3]))
         return _Float32Rows(
             count=count, group=group, new_keys=new_keys, queries=queries, rotations=rotations, scale=self._scale
         )
@@ -140,9 +141,9 @@ class ExactScores:
         """Return the count: no padding is needed."""
         return count
 
-    def rows(self, count: int, new_keys: Tensor, group: int, rotations: Tensor) -> RowScores:
+    def rows(self, *, count: int, group: int, padded_rows: int, new_keys: Tensor, rotations: Tensor) -> RowScores:
         """Prepare one item's rows."""
-        queries = new_keys.new_empty((new_keys.shape[1], count * group, new_keys.shape[3]))
+        queries = new_keys.new_zeros((new_keys.shape[1], padded_rows, new_keys.shape[3]))
         return _ExactRows(
             count=count,
             group=group,
@@ -180,7 +181,9 @@ class _ExactRows:
         torch.mul(rotated, 2.0**for_key, out=self._keys[layer])
         self._keys[layer].round_()
         rotated = torch.view_as_real(q.transpose(0, 1) * self._rotations.unsqueeze(1)).flatten(-2)
-        torch.mul(rotated, 2.0**for_query, out=_by_node(self._queries, *self._shape))
+        torch.mul(
+            rotated, 2.0**for_query, out=_by_node(self._queries[:, : self._shape[0] * self._shape[1]], *self._shape)
+        )
         return self._queries.round_()
 
 

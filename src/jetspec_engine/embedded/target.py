@@ -14,11 +14,12 @@ import torch
 from torch import Tensor
 
 from jetspec_engine.config import check_integer
-from jetspec_engine.embedded.attention import VALUE_DTYPE, HeadShape, ItemAttention, value_exponent
+from jetspec_engine.embedded.attention import Arithmetic, HeadShape, ItemAttention
 from jetspec_engine.embedded.linear import LinearFactory
 from jetspec_engine.embedded.precision import strict_precision
-from jetspec_engine.embedded.scores import ExactScores, Float32Scores, ScoreArithmetic, as_pairs, probe_scores
+from jetspec_engine.embedded.scores import ExactScores, Float32Scores, as_pairs, probe_scores
 from jetspec_engine.embedded.state import KeyValueState
+from jetspec_engine.embedded.sums import MAX_SEQUENTIAL_NODES, ExactSums, SequentialSums, probe_sequential
 from jetspec_engine.errors import EngineError
 from jetspec_engine.models.bounds import layer_bounds
 from jetspec_engine.models.config import DecoderConfig
@@ -40,6 +41,7 @@ class DecoderTarget:
             layers take them over.
         num_slots: cache slots for all sequences together.
         max_seq_len: longest text; None takes the model's context.
+        max_nodes: largest tree that is no chain; chains may have any length.
         taps: layers whose states are returned, 0 for the states after the first layer.
 
     Raises:
@@ -53,6 +55,7 @@ class DecoderTarget:
         *,
         num_slots: int,
         max_seq_len: int | None = None,
+        max_nodes: int = MAX_SEQUENTIAL_NODES,
         taps: Sequence[int] = (),
     ) -> None:
         embedding = weights["embed_tokens.weight"]
@@ -60,6 +63,7 @@ class DecoderTarget:
         self.vocab_size, self.hidden_size = config.vocab_size, config.hidden_size
         self.max_seq_len = config.max_position_embeddings if max_seq_len is None else max_seq_len
         self.num_slots, self.taps = num_slots, tuple(taps)
+        self._max_nodes = max_nodes
         check_integer("num_slots", num_slots, 1, 1 << 40)
         check_integer("max_seq_len", self.max_seq_len, 1, config.max_position_embeddings)
         for tap in self.taps:
@@ -69,12 +73,7 @@ class DecoderTarget:
         )
         self._windows = config.sliding_windows
         with torch.inference_mode(), strict_precision():
-            bounds = [layer_bounds(config, weights, layer) for layer in range(config.num_layers)]
-            self._exponents = [value_exponent(bound) for bound in bounds]
-            self._scores: ScoreArithmetic = ExactScores(config.head_dim, bounds)
-            is_cpu = self.device.type == "cpu"
-            if is_cpu and probe_scores(config.num_kv_heads, config.head_dim, torch.get_num_threads()):
-                self._scores = Float32Scores(config.head_dim)
+            self._arithmetic = choose_arithmetic(config, weights, self.device, max_nodes)
             self._factory = LinearFactory(self.dtype, self.device)
             self._decoder = Decoder(config, weights, self._factory)
             self._rotations = rotary_table(config, self.max_seq_len + POSITIONS_BEYOND_CONTEXT).to(self.device)
@@ -83,9 +82,9 @@ class DecoderTarget:
                 num_heads=config.num_kv_heads,
                 num_slots=num_slots,
                 head_dim=config.head_dim,
-                key_dtype=self._scores.key_dtype,
-                value_dtype=VALUE_DTYPE,
-                num_guard_slots=self._scores.min_keys,
+                key_dtype=self._arithmetic.scores.key_dtype,
+                value_dtype=self._arithmetic.sums.value_dtype,
+                num_guard_slots=self._arithmetic.scores.min_keys,
                 device=self.device,
             )
 
@@ -145,7 +144,7 @@ class DecoderTarget:
         return {
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
-            "attention": f"{type(self._scores).__name__}, exact float64 sums",
+            "attention": [type(self._arithmetic.scores).__name__, type(self._arithmetic.sums).__name__],
             "is_packed": self._factory.is_packed,
             "row_policy": policies,
             "state_bytes": self.state.num_bytes,
@@ -160,9 +159,8 @@ class DecoderTarget:
                 item=item,
                 state=self.state,
                 heads=self._heads,
-                scores=self._scores,
+                arithmetic=self._arithmetic,
                 windows=self._windows,
-                exponents=self._exponents,
                 rotations=turned,
             )
             for item, turned in zip(items, rotations, strict=True)
@@ -191,6 +189,8 @@ class DecoderTarget:
             raise EngineError(
                 f"verify: {length} committed tokens and {count} nodes, expected at most {region.capacity} slots"
             )
+        if count > self._max_nodes and not tree.is_chain:
+            raise EngineError(f"verify: a tree of {count} nodes, expected at most {self._max_nodes}")
         parents, depths = tree.parents, tree.depths
         is_tree = depths[0] == 0 and parents[0] == -1 and bool((parents[1:] < np.arange(1, count)).all())
         if not is_tree or parents[1:].min(initial=0) < 0 or (depths[1:] != depths[parents[1:]] + 1).any():
@@ -201,6 +201,21 @@ class DecoderTarget:
             raise EngineError(f"verify: token id {bad}, expected [0, {self.vocab_size - 1}]")
         if length + tree.max_depth >= len(self._rotations):
             raise EngineError(f"verify: position {length + tree.max_depth}, expected below {len(self._rotations)}")
+
+
+def choose_arithmetic(
+    config: DecoderConfig, weights: Mapping[str, Tensor], device: torch.device, max_nodes: int
+) -> Arithmetic:
+    """Return the fastest arithmetic of attention that is invariant on this device, for trees of ``max_nodes``."""
+    heads = (config.num_kv_heads, config.head_dim, torch.get_num_threads())
+    is_cpu = device.type == "cpu"
+    has_fast_scores = is_cpu and probe_scores(*heads)
+    has_fast_sums = is_cpu and max_nodes <= MAX_SEQUENTIAL_NODES and probe_sequential(*heads)
+    bounds = [layer_bounds(config, weights, layer) for layer in range(config.num_layers)]
+    return Arithmetic(
+        scores=Float32Scores(config.head_dim) if has_fast_scores else ExactScores(config.head_dim, bounds),
+        sums=SequentialSums(config.head_dim) if has_fast_sums else ExactSums(bounds),
+    )
 
 
 class BatchAttention:

@@ -1,0 +1,243 @@
+"""Weighted sums of values, whose bits do not depend on which other keys and rows lie beside a row's own.
+
+Knows weights, values and positions, nothing of scores or masks: a hidden key arrives with weight zero. Two arithmetics:
+
+- ``ExactSums``, for any library: weights and values are integers whose products and sums float64 holds exactly.
+- ``SequentialSums``, for the CPU, twice as fast: float32 products over blocks of ``BLOCK`` positions anchored at
+  position 0. It rests on two habits of the library, tried by ``probe_sequential`` when a model is loaded: a short sum
+  is taken in key order with one accumulator, so that a zero weight anywhere changes nothing, and a block's sum is
+  added to what came before. A tree's node belongs to the block of its position, wherever it lies in memory.
+"""
+
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from jetspec_engine.models.bounds import LayerBounds
+from jetspec_engine.protocol import VerifyItem
+
+# Weights are at most 2^23 before they are summed: integers that float32 holds, and float64 adds exactly.
+TOTAL_BITS = 23
+BLOCK = 64
+MAX_SEQUENTIAL_NODES = 128
+# torch multiplies matrices by a loop of its own below this many products.
+MIN_PRODUCTS = 400
+
+
+class SpanSums(Protocol):
+    """The sums of one item's rows over one span of keys."""
+
+    def combine(self, layer: int, weights: Tensor, values: Tensor, out: Tensor) -> None:
+        """Write the weighted means of the values.
+
+        Args:
+            layer: 0 .. L - 1.
+            weights: (KV, padded rows, T) float32 in [0, 2^23], not normalised; overwritten.
+            values: (KV, T, head_dim) as stored.
+            out: (N, KV, group, head_dim), overwritten.
+        """
+        ...
+
+
+class SumArithmetic(Protocol):
+    """How values are stored and summed.
+
+    Attributes:
+        value_dtype: of the stored values.
+    """
+
+    value_dtype: torch.dtype
+
+    def padded_rows(self, count: int) -> int:
+        """Return how many rows of weights are summed for ``count`` wanted ones."""
+        ...
+
+    def store(self, layer: int, v: Tensor, out: Tensor) -> None:
+        """Write values v (KV, N, head_dim) float32 into their slots ``out`` of the same shape.
+
+        What is not finite is stored finite: a hidden key's weight of zero must silence it. The row it came from is
+        not finite itself and tells.
+        """
+        ...
+
+    def span(self, item: VerifyItem, oldest: int, group: int) -> SpanSums:
+        """Prepare the sums of an item's rows over the keys from position ``oldest`` to its last node."""
+        ...
+
+
+class ExactSums:
+    """Fixed point in float64.
+
+    Weights are scaled to a sum of about 2^26 and rounded to integers; values are integers of at most 2^26, on a grid
+    that the layer's weights bound. Every sum of their products is an integer below 2^53 for up to 2^20 keys, so no
+    order, blocking or interleaving can change a bit, whatever library does the product. The one rounding is at the end.
+
+    Args:
+        bounds: each layer's bounds.
+    """
+
+    value_dtype = torch.float64
+    weight_bits = 26
+    value_bits = 26
+
+    def __init__(self, bounds: Sequence[LayerBounds]) -> None:
+        self._exponents = [self.value_bits - math.ceil(math.log2(max(b.value, 2.0**-60))) for b in bounds]
+
+    def padded_rows(self, count: int) -> int:
+        """Return the count: no padding is needed."""
+        return count
+
+    def store(self, layer: int, v: Tensor, out: Tensor) -> None:
+        """Write the values' integers."""
+        torch.mul(v, 2.0 ** self._exponents[layer], out=out)
+        out.round_().nan_to_num_(0.0, 2.0**self.value_bits, -(2.0**self.value_bits))
+
+    def span(self, item: VerifyItem, oldest: int, group: int) -> SpanSums:  # noqa: ARG002
+        """Prepare one item's sums."""
+        scales = [2.0 ** -(self.weight_bits + exponent) for exponent in self._exponents]
+        return _ExactSpan(item.tree.num_nodes, group, 2.0**self.weight_bits, scales)
+
+
+class _ExactSpan:
+    def __init__(self, count: int, group: int, total: float, scales: Sequence[float]) -> None:
+        self._shape = (count, group)
+        self._total = total
+        self._scales = scales
+
+    def combine(self, layer: int, weights: Tensor, values: Tensor, out: Tensor) -> None:
+        # Rounded for the total only: float64 adds these exactly, and the finer bits still count in the product.
+        totals = weights.round().sum(-1, keepdim=True, dtype=torch.float64)
+        integers = torch.empty_like(weights, dtype=torch.float64)
+        torch.mul(weights, (self._total / totals).float(), out=integers).round_()
+        torch.mul(by_node(torch.bmm(integers, values), *self._shape), self._scales[layer], out=out)
+
+
+class SequentialSums:
+    """Float32 in blocks of positions; see the module.
+
+    Args:
+        head_dim: of the values.
+    """
+
+    value_dtype = torch.float32
+
+    def __init__(self, head_dim: int) -> None:
+        # Sums over two keys and more must reach the library; over one there is nothing to order.
+        self._min_rows = -(-MIN_PRODUCTS // (2 * head_dim))
+
+    def padded_rows(self, count: int) -> int:
+        """Return the next multiple of 4 that the library, not torch, multiplies."""
+        return -(-max(count, self._min_rows) // 4) * 4
+
+    def store(self, layer: int, v: Tensor, out: Tensor) -> None:  # noqa: ARG002
+        """Write the values."""
+        out.copy_(v)
+        out.nan_to_num_()
+
+    def span(self, item: VerifyItem, oldest: int, group: int) -> SpanSums:
+        """Prepare one item's sums."""
+        return _SequentialSpan(item, oldest, group)
+
+
+class _SequentialSpan:
+    def __init__(self, item: VerifyItem, oldest: int, group: int) -> None:
+        tree, length = item.tree, item.length
+        self._shape = (tree.num_nodes, group)
+        self._parts: list[tuple[int, int, Tensor | None]]
+        if tree.is_chain:
+            # A chain's positions ascend in memory as the prefix's do.
+            self._parts = [(low, high, None) for low, high in block_ranges(oldest, length + tree.num_nodes)]
+        else:
+            root_block = max(oldest, length // BLOCK * BLOCK)
+            self._parts = [(low, high, None) for low, high in block_ranges(oldest, root_block)]
+            self._parts += tree_parts(tree.depths, length, root_block)
+        self._parts = [(low - oldest, high - oldest, counts) for low, high, counts in self._parts]
+
+    def combine(self, layer: int, weights: Tensor, values: Tensor, out: Tensor) -> None:  # noqa: ARG002
+        totals = weights.round_().sum(-1, keepdim=True, dtype=torch.float64)
+        summed: Tensor | None = None
+        for low, high, counts in self._parts:
+            part = weights[:, :, low:high]
+            if counts is not None:
+                part = part * counts
+            if summed is None:
+                summed = torch.bmm(part, values[:, low:high])
+            else:
+                summed.baddbmm_(part, values[:, low:high])
+        assert summed is not None
+        torch.div(by_node(summed, *self._shape), by_node(totals.float(), *self._shape), out=out)
+
+
+def block_ranges(low: int, high: int) -> list[tuple[int, int]]:
+    """Return [low, high) cut at the multiples of BLOCK."""
+    cuts = [low, *range((low // BLOCK + 1) * BLOCK, high, BLOCK), high]
+    return list(pairwise(cuts)) if low < high else []
+
+
+def tree_parts(depths: NDArray[np.int64], length: int, first: int) -> list[tuple[int, int, Tensor | None]]:
+    """Return, for each block of positions that holds nodes, a range of keys and which of them count.
+
+    Args:
+        depths: (N,) the nodes' depths; node i's key lies at ``length + i`` and has position ``length + depth``.
+        length: committed tokens.
+        first: the first committed position in the root's block, or ``length``.
+
+    Returns:
+        (first key, last key + 1, (keys,) float32 of 0 and 1 or None where all count), by ascending block.
+    """
+    end = length + len(depths)
+    blocks = (length + depths) // BLOCK
+    parts: list[tuple[int, int, Tensor | None]] = []
+    for block in range(int(blocks[0]), int(blocks.max()) + 1):
+        low = length if parts else first
+        counts = np.concatenate((np.ones(length - low, np.bool_), blocks == block))
+        parts.append((low, end, None if counts.all() else torch.from_numpy(counts.astype(np.float32))))
+    return parts
+
+
+def by_node(rows: Tensor, count: int, group: int) -> Tensor:
+    """Return (KV, padded rows, d) as (N, KV, group, d)."""
+    used = rows[:, : count * group]
+    return used.view(rows.shape[0], count, group, rows.shape[2]).transpose(0, 1)
+
+
+@lru_cache(maxsize=64)
+def probe_sequential(num_heads: int, head_dim: int, num_threads: int) -> bool:  # noqa: ARG001
+    """Whether this machine's float32 products have the two habits that ``SequentialSums`` rests on.
+
+    Tried on random data on the CPU, once in a process for the heads of the model and its number of threads, by which
+    a library may cut its work.
+    """
+    arithmetic = SequentialSums(head_dim)
+    generator = torch.Generator().manual_seed(0)
+    most = BLOCK + BLOCK - 1 + MAX_SEQUENTIAL_NODES
+    weights = (torch.rand(num_heads, 384, most, generator=generator) * 2**TOTAL_BITS).round()
+    values = torch.randn(num_heads, most, head_dim, generator=generator)
+    first = _in_order(weights[:, :4, :BLOCK], values[:, :BLOCK])
+    for num_keys in (1, 2, 3, 5, 8, 31, 64, 100, 128, most - BLOCK):
+        part, own = weights[:, :, BLOCK : BLOCK + num_keys], values[:, BLOCK : BLOCK + num_keys]
+        wanted = first + _in_order(part[:, :4], own)
+        for count in (1, 8, 12, 20, 36, 48, 52, 96, 100, 192, 384):
+            rows = arithmetic.padded_rows(count)
+            for order in (slice(None), torch.arange(rows - 1, -1, -1)):
+                made = torch.bmm(weights[:, :rows, :BLOCK][:, order], values[:, :BLOCK])
+                made = made.baddbmm_(part[:, :rows][:, order], own)[:, order]
+                if not torch.equal(made[:, :4], wanted):
+                    return False
+    return True
+
+
+def _in_order(weights: Tensor, values: Tensor) -> Tensor:
+    """Return the sum over keys, one fused multiply-add after the other, by emulation in float64."""
+    total = torch.zeros(*weights.shape[:2], values.shape[2])
+    for key in range(weights.shape[2]):
+        product = weights[:, :, key : key + 1].double() * values[:, key : key + 1].double()
+        total = (total.double() + product).float()
+    return total
