@@ -17,9 +17,13 @@ from torch import Tensor
 
 from jetspec_engine.embedded.scores import ScoreArithmetic
 from jetspec_engine.embedded.state import KeyValueState
-from jetspec_engine.embedded.sums import TOTAL_BITS, SumArithmetic
+from jetspec_engine.embedded.sums import TOTAL_BITS, ExactSums, SumArithmetic
 from jetspec_engine.protocol import VerifyItem
 from jetspec_engine.tree.mask import ancestor_mask
+
+
+# The widest of the arithmetics' dtypes, for whoever sizes the state before one is chosen.
+VALUE_DTYPE = ExactSums.value_dtype
 
 
 @dataclass(frozen=True, kw_only=True)
