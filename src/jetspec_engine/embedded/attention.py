@@ -21,7 +21,6 @@ from jetspec_engine.embedded.sums import TOTAL_BITS, ExactSums, SumArithmetic
 from jetspec_engine.protocol import VerifyItem
 from jetspec_engine.tree.mask import ancestor_mask
 
-
 # The widest of the arithmetics' dtypes, for whoever sizes the state before one is chosen.
 VALUE_DTYPE = ExactSums.value_dtype
 
