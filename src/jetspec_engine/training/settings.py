@@ -1,0 +1,100 @@
+"""Frozen settings of the distillation; each default is written here once.
+
+Knows nothing of flags, files or devices.
+"""
+
+from dataclasses import dataclass
+
+from jetspec_engine.config import check_choice, check_integer, check_range
+from jetspec_engine.errors import ConfigError
+
+OPTIMIZERS = ("muon", "adamw")
+
+
+@dataclass(frozen=True, kw_only=True)
+class WriteSettings:
+    """How the target writes the text.
+
+    Attributes:
+        seconds: time to write for; max_rows ends it earlier.
+        num_rows: conversations written at once.
+        user_max, answer_max: longest continued user turn and answer, tokens.
+        user_temperature: for user turns the target continues from a seed.
+        answer_temperature: for the share of answers that is sampled; the others are greedy.
+        greedy_share: in [0, 1]; serving is greedy, so most of the text should be.
+        min_p: a sampled token is at least this likely, relative to the likeliest.
+        check_every: decode steps between two looks at which rows ended.
+    """
+
+    seconds: float = 120.0
+    max_rows: int = 1_000_000
+    num_rows: int = 4096
+    user_max: int = 48
+    answer_max: int = 256
+    user_temperature: float = 0.9
+    answer_temperature: float = 0.7
+    greedy_share: float = 0.8
+    min_p: float = 0.05
+    check_every: int = 16
+
+    def __post_init__(self) -> None:
+        check_range("greedy_share", self.greedy_share, 0, 1)
+        check_range("min_p", self.min_p, 0, 1)
+        check_integer("num_rows", self.num_rows, 1, 1 << 20)
+        check_integer("answer_max", self.answer_max, 1, 1 << 20)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainSettings:
+    """How the head learns.
+
+    Attributes:
+        seconds: training time in all, over every resumed part; the schedule is a function of it.
+        max_steps: ends earlier, and is the schedule's clock when finite (reproducible runs).
+        batch: conversations a step.
+        short_anchors, short_depth: anchors a conversation whose block ends at that depth. A causal block's first
+            positions do not depend on its later ones, so a cut block is exact, and shallow depths earn most.
+        full_anchors: anchors a conversation with the whole block.
+        depth_decay: the loss weight of depth d is exp(-(d - 1) / depth_decay); 0 means uniform.
+        reach_floor: the loss of a depth is further weighted by the head's own chance that a chain gets there, mixed
+            with this floor; 1 turns that off.
+        teacher_temperature: the target's distribution is sharpened by it below 1 (1 is the plain distillation).
+        optimizer: muon (matrices; AdamW for the norms) or adamw.
+        decay_from: share of the run after which the learning rate falls linearly to ``lr_end_share`` of itself.
+        chunk: loss rows whose logits are in memory at once.
+        is_graphed, is_compiled: on CUDA, replay captured steps, and fuse around the attention with torch.compile.
+        checkpoint_every_s: seconds between two checkpoints; 0 for the end only.
+    """
+
+    seconds: float = 300.0
+    max_steps: int | None = None
+    batch: int = 64
+    short_anchors: int = 48
+    short_depth: int = 7
+    full_anchors: int = 16
+    depth_decay: float = 7.0
+    reach_floor: float = 1.0
+    teacher_temperature: float = 1.0
+    optimizer: str = "muon"
+    lr: float = 2e-3
+    adam_lr: float = 1e-3
+    weight_decay: float = 0.01
+    warmup_steps: int = 100
+    decay_from: float = 0.4
+    lr_end_share: float = 0.02
+    clip_norm: float = 1.0
+    chunk: int = 16384
+    is_graphed: bool = True
+    is_compiled: bool = True
+    seed: int = 1
+    log_every: int = 100
+    checkpoint_every_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        check_integer("batch", self.batch, 1, 1 << 16)
+        check_range("decay_from", self.decay_from, 0, 1)
+        check_range("reach_floor", self.reach_floor, 0, 1)
+        check_range("teacher_temperature", self.teacher_temperature, 0.01, 100)
+        if self.short_anchors + self.full_anchors < 1:
+            raise ConfigError("short_anchors: 0, full_anchors: 0, expected at least one anchor a conversation")
