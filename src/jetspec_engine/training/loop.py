@@ -176,7 +176,8 @@ class TrainingRun:
         rows = self._next_rows()
         seed = self.settings.seed + STEP_SEED * self.position.step
         anchors = self.pool.draw_anchors(rows, [count for count, _ in self._step.sizes], seed)
-        self._step.take(self.pool.batch(rows), anchors, self.learning_rate_share())
+        is_sharpened = self._progress() >= self.settings.sharpen_from
+        self._step.take(self.pool.batch(rows), anchors, self.learning_rate_share(), is_sharpened=is_sharpened)
         self.position.step += 1
 
     def _point(self, step_s: float) -> dict[str, Any]:

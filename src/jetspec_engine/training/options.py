@@ -27,7 +27,8 @@ class TrainOptions:
 
     Attributes:
         target: a catalogue name, a Hugging Face folder or id. cache_dir: where pulled models live.
-        out: where the head goes. work: where text and training state stay, and are found again.
+        out: where the head goes. work: where text and training state stay; resume continues from them, and a folder
+            that holds some is refused otherwise.
         num_layers, block_size, mask_token_id, target_layer_ids: the head's shape; no ids means the public rule's.
         write, train: see ``settings``. write.seconds 0 trains on the text that is there.
         train_part_s: training time of this call; the schedule spans ``train.seconds`` over all calls.
@@ -42,6 +43,7 @@ class TrainOptions:
     out: Path
     work: Path
     cache_dir: Path | None = None
+    resume: bool = False
     device: str = "auto"
     num_layers: int = 4
     block_size: int = 16

@@ -56,9 +56,11 @@ class TrainSettings:
             positions do not depend on its later ones, so a cut block is exact, and shallow depths earn most.
         full_anchors: anchors a conversation with the whole block.
         depth_decay: the loss weight of depth d is exp(-(d - 1) / depth_decay); 0 means uniform.
-        reach_floor: the loss of a depth is further weighted by the head's own chance that a chain gets there, mixed
-            with this floor; 1 turns that off.
-        teacher_temperature: the target's distribution is sharpened by it below 1 (1 is the plain distillation).
+        sharpen_from: share of the run after which the two settings below apply; before it the loss is the plain KL.
+        teacher_temperature: the target's distribution is sharpened by it below 1: greedy decoding asks which token is
+            the likeliest, not how likely it is.
+        reach_floor: the loss of a depth is weighted by the head's own chance that a chain gets there, mixed with this
+            floor; 1 turns that off.
         optimizer: muon (matrices; AdamW for the norms) or adamw.
         decay_from: share of the run after which the learning rate falls linearly to ``lr_end_share`` of itself.
         chunk: loss rows whose logits are in memory at once.
@@ -73,10 +75,11 @@ class TrainSettings:
     short_depth: int = 7
     full_anchors: int = 16
     depth_decay: float = 7.0
-    reach_floor: float = 1.0
-    teacher_temperature: float = 1.0
+    sharpen_from: float = 0.5
+    teacher_temperature: float = 0.6
+    reach_floor: float = 0.25
     optimizer: str = "muon"
-    lr: float = 2e-3
+    lr: float = 3e-3
     adam_lr: float = 1e-3
     weight_decay: float = 0.01
     warmup_steps: int = 100
@@ -94,6 +97,7 @@ class TrainSettings:
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
         check_integer("batch", self.batch, 1, 1 << 16)
         check_range("decay_from", self.decay_from, 0, 1)
+        check_range("sharpen_from", self.sharpen_from, 0, 1)
         check_range("reach_floor", self.reach_floor, 0, 1)
         check_range("teacher_temperature", self.teacher_temperature, 0.01, 100)
         if self.short_anchors + self.full_anchors < 1:

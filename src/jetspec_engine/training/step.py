@@ -5,6 +5,7 @@ them one by one takes longer than running them.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -67,46 +68,49 @@ class TrainStep:
     ) -> None:
         self.head, self.parameters, self.target = head, parameters, target
         self.optimizer, self.settings = optimizer, settings
+        self._plain = replace(settings, teacher_temperature=1.0, reach_floor=1.0)
         depth = head.config.block_size - 1
         groups = ((settings.short_anchors, min(settings.short_depth, depth)), (settings.full_anchors, depth))
         self.sizes = [(count, depth) for count, depth in groups if count]
         self.tally = Tally(depth, target.device)
         self._is_graphed = target.device.type == "cuda" and settings.is_graphed
-        self._seen: set[torch.Size] = set()
-        self._graphs: dict[torch.Size, tuple[Any, list[Tensor]]] = {}
+        self._seen: set[tuple[int, ...]] = set()
+        self._graphs: dict[tuple[int, ...], tuple[Any, list[Tensor]]] = {}
 
-    def take(self, batch: Batch, anchors: Sequence[Tensor], rate_share: float) -> None:
+    def take(self, batch: Batch, anchors: Sequence[Tensor], rate_share: float, *, is_sharpened: bool) -> None:
         """Take one step. No host sync on CUDA.
 
         Args:
             anchors: (B, count) int64 a group, as ``sizes`` says. rate_share: the schedule's factor.
+            is_sharpened: whether the settings' teacher temperature and reach floor apply yet.
         """
         share = send(torch.tensor(rate_share, dtype=torch.float32), self.target.device)
         inputs = [batch.tokens, batch.lengths, share, *anchors]
-        shape = batch.tokens.shape
-        if not self._is_graphed or shape not in self._seen:
+        key = (*batch.tokens.shape, is_sharpened)
+        if not self._is_graphed or key not in self._seen:
             # The first batch of a shape also warms up what a capture must not do: compiling and planning.
-            self._seen.add(shape)
-            self._take(*inputs)
+            self._seen.add(key)
+            self._take(inputs, is_sharpened=is_sharpened)
             return
-        if shape not in self._graphs:
-            self._graphs[shape] = self._capture(inputs)
-        graph, static = self._graphs[shape]
+        if key not in self._graphs:
+            self._graphs[key] = self._capture(inputs, is_sharpened=is_sharpened)
+        graph, static = self._graphs[key]
         for held, fresh in zip(static, inputs, strict=True):
             held.copy_(fresh, non_blocking=True)
         graph.replay()
 
-    def _capture(self, inputs: list[Tensor]) -> tuple[Any, list[Tensor]]:
+    def _capture(self, inputs: list[Tensor], *, is_sharpened: bool) -> tuple[Any, list[Tensor]]:
         static = [x.clone() for x in inputs]
         torch.cuda.synchronize()
         graph = torch.cuda.CUDAGraph()
         pool = next(iter(self._graphs.values()))[0].pool() if self._graphs else None
         with torch.cuda.graph(graph, pool=pool):
-            self._take(*static)
+            self._take(static, is_sharpened=is_sharpened)
         return graph, static
 
-    def _take(self, tokens: Tensor, lengths: Tensor, share: Tensor, *anchors: Tensor) -> None:
-        s, head, p = self.settings, self.head, self.parameters
+    def _take(self, inputs: list[Tensor], *, is_sharpened: bool) -> None:
+        s, head, p = self.settings if is_sharpened else self._plain, self.head, self.parameters
+        tokens, lengths, share, *anchors = inputs
         groups = [BlockGroup(a, depth + 1) for a, (_, depth) in zip(anchors, self.sizes, strict=True)]
         states, last = self.target.read(tokens, head.config.target_layer_ids)
         drafted = head.run(p, head.context(p, states), tokens, groups)

@@ -18,7 +18,7 @@ from jetspec_engine.draft.checkpoint import save_head
 from jetspec_engine.draft.config import HeadConfig
 from jetspec_engine.draft.head import DraftHead
 from jetspec_engine.draft.taps import default_target_layer_ids
-from jetspec_engine.errors import InconclusiveError, UnavailableError
+from jetspec_engine.errors import ConfigError, InconclusiveError, UnavailableError
 from jetspec_engine.records import Progress
 from jetspec_engine.training.frozen_target import FrozenTarget
 from jetspec_engine.training.head_blocks import HeadBlocks, measure_feature_scale, new_parameters
@@ -88,9 +88,12 @@ class Call:
 
     def open(self) -> TargetFiles:
         """Make the folders and load the target."""
-        for folder in (self.options.out, self.options.work):
+        o = self.options
+        if not o.resume and any((o.work / name).exists() for name in (STATE_FILE, TEXT_FILE)):
+            raise ConfigError(f"work: {o.work}: it holds an earlier run", hint="--resume, or another --out")
+        for folder in (o.out, o.work):
             folder.mkdir(parents=True, exist_ok=True)
-        folder = find_target(self.options.target, self.options.cache_dir, self.on_progress)
+        folder = find_target(o.target, o.cache_dir, self.on_progress)
         files = read_target(
             folder, device=self.device, dtype=self.dtype, max_positions=MAX_POSITIONS, is_compiled=self.is_compiled
         )

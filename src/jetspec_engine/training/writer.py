@@ -163,7 +163,8 @@ class Writer:
             self._collect_ended(counts)
             if clock() - last > 10:
                 last = clock()
-                on_progress(Progress(label="write", done=int(last - started), total=math.ceil(s.seconds), unit="s"))
+                label = f"write {counts.rows} conversations"
+                on_progress(Progress(label=label, done=int(last - started), total=math.ceil(s.seconds), unit="s"))
         self._collect_unfinished(counts)
         elapsed = clock() - started
         pool = join(counts.pools)
