@@ -77,16 +77,16 @@ class DecoderTarget:
             self._factory = LinearFactory(self.dtype, self.device)
             self._decoder = Decoder(config, weights, self._factory)
             self._rotations = rotary_table(config, self.max_seq_len + POSITIONS_BEYOND_CONTEXT).to(self.device)
-            self.state = KeyValueState(
-                num_layers=config.num_layers,
-                num_heads=config.num_kv_heads,
-                num_slots=num_slots,
-                head_dim=config.head_dim,
-                key_dtype=self._arithmetic.scores.key_dtype,
-                value_dtype=self._arithmetic.sums.value_dtype,
-                num_guard_slots=self._arithmetic.scores.min_keys,
-                device=self.device,
-            )
+        self.state = KeyValueState(
+            num_layers=config.num_layers,
+            num_heads=config.num_kv_heads,
+            num_slots=num_slots,
+            head_dim=config.head_dim,
+            key_dtype=self._arithmetic.scores.key_dtype,
+            value_dtype=self._arithmetic.sums.value_dtype,
+            num_guard_slots=self._arithmetic.scores.min_keys,
+            device=self.device,
+        )
 
     @property
     def lm_head(self) -> Callable[[Tensor], Tensor]:

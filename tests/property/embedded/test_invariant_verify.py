@@ -1,0 +1,220 @@
+"""The invariant verify: bitwise the same numbers under random rounds, siblings, row counts and company.
+
+What plain decoding computes one token at a time is the standard. Each property has partners below: targets broken in
+the ways that others' were, which must fail it.
+"""
+
+import random
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.support.decoder_cases import (
+    VARIANTS,
+    PlainText,
+    assert_invariant,
+    assert_same_bits,
+    plain_text,
+    tiny_target,
+)
+
+from jetspec_engine.embedded import attention, linear, rows, sums, target
+from jetspec_engine.embedded.rows import RowPolicy
+from jetspec_engine.embedded.state import KeyValueState
+from jetspec_engine.embedded.target import DecoderTarget
+from jetspec_engine.protocol import SlotRegion, VerifyItem
+from jetspec_engine.tree.record import DraftTree
+
+DTYPES = (torch.float32, torch.bfloat16)
+TEXT_LENGTH = 100
+FEW = settings(derandomize=True, deadline=None, max_examples=12)
+
+
+@lru_cache(maxsize=16)
+def loaded(model_type: str, dtype: torch.dtype) -> tuple[DecoderTarget, tuple[PlainText, ...]]:
+    made = tiny_target(model_type, dtype)
+    return made, tuple(plain_text(made, seed=seed, count=TEXT_LENGTH) for seed in range(3))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("model_type", VARIANTS)
+@given(seed=st.integers(0, 1 << 30), num_texts=st.integers(1, 3))
+@FEW
+def test_R12_R20_bits_do_not_depend_on_rounds_siblings_rows_or_company(
+    model_type: str, dtype: torch.dtype, seed: int, num_texts: int
+) -> None:
+    made, texts = loaded(model_type, dtype)
+    rng = random.Random(seed)
+    assert_invariant(made, rng.sample(texts, num_texts), rng)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("model_type", VARIANTS)
+@given(seed=st.integers(0, 1 << 30))
+@FEW
+def test_prefill_in_any_chunks_equals_plain_decoding(model_type: str, dtype: torch.dtype, seed: int) -> None:
+    made, texts = loaded(model_type, dtype)
+    rng = random.Random(seed)
+    region = SlotRegion(start=rng.randrange(64), capacity=TEXT_LENGTH)
+    length = 0
+    while length < TEXT_LENGTH:
+        chunk = texts[0].ids[length : length + rng.choice((1, 2, 7, 16, 33, 64, TEXT_LENGTH))]
+        first = rng.choice((0, len(chunk) - 1, len(chunk)))
+        tree = DraftTree.chain(chunk)
+        (result,) = made.verify([VerifyItem(region=region, length=length, tree=tree, logits_from=first)])
+        end = length + len(chunk)
+        assert result.logits.shape == (len(chunk) - first, made.vocab_size)
+        assert torch.equal(result.logits, texts[0].logits[length + first : end])
+        assert torch.equal(result.hidden, texts[0].hidden[length:end])
+        made.commit(region, length, range(len(chunk)))
+        length = end
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_case_08_a_deep_path_of_last_children_only(dtype: torch.dtype) -> None:
+    made, texts = loaded("llama", dtype)
+    region, ids, depth = SlotRegion(start=3, capacity=130), texts[0].ids, 15
+    for length in range(0, 80, depth):
+        # Every node of the path has seven elder siblings, and its own children come last of all.
+        path_ids = ids[length : length + depth]
+        tokens, parents, path = [int(path_ids[0])], [-1], [0]
+        for token in path_ids[1:]:
+            tokens += [(int(token) + 1 + i) % made.vocab_size for i in range(7)] + [int(token)]
+            parents += [path[-1]] * 8
+            path.append(len(tokens) - 1)
+        depths = [0, *(1 + (node - 1) // 8 for node in range(1, len(tokens)))]
+        arrays = [np.array(values, dtype=np.int64) for values in (tokens, parents, depths)]
+        tree = DraftTree(*arrays, np.zeros(len(tokens), np.float32))
+        wide = SlotRegion(start=region.start, capacity=length + len(tokens))
+        (result,) = made.verify([VerifyItem(region=wide, length=length, tree=tree)])
+        assert_same_bits(result, path, texts[0], length)
+        made.commit(wide, length, path)
+
+
+def exact_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "probe_scores", lambda *_: False)
+    monkeypatch.setattr(target, "probe_sequential", lambda *_: False)
+
+
+def plain_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "can_pack", lambda *_: False)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("model_type", VARIANTS)
+@pytest.mark.parametrize("other_way", [exact_everywhere, plain_layers])
+def test_the_ways_of_other_machines_are_invariant_too(
+    model_type: str, dtype: torch.dtype, other_way: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other_way(monkeypatch)
+    made = tiny_target(model_type, dtype)
+    texts = [plain_text(made, seed=seed, count=80) for seed in range(2)]
+    for seed in range(3):
+        assert_invariant(made, texts, random.Random(seed))
+
+
+# ------------------------------------------------------------------------------- partners that must fail
+
+
+def positions_by_node_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "positions", lambda length, depths: length + np.arange(len(depths)))
+
+
+def visible_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
+    causal = lambda parents: np.tri(len(parents), dtype=np.bool_)  # noqa: E731
+    monkeypatch.setattr(attention, "ancestor_mask", causal)
+
+
+def skipped_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KeyValueState, "keep_path", lambda *_: None)
+
+
+def values_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    keep_path = KeyValueState.keep_path
+
+    def keep_keys(state: KeyValueState, *args: object) -> None:
+        values = state.values.clone()
+        keep_path(state, *args)
+        state.values.copy_(values)
+
+    monkeypatch.setattr(KeyValueState, "keep_path", keep_keys)
+
+
+def another_requests_mask(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[np.ndarray] = []
+    ancestor_mask = attention.ancestor_mask
+
+    def last_mask_of_that_size(parents: np.ndarray) -> np.ndarray:
+        own = ancestor_mask(parents)
+        other = next((mask for mask in seen if mask.shape == own.shape), own)
+        seen.insert(0, own)
+        return other
+
+    monkeypatch.setattr(attention, "ancestor_mask", last_mask_of_that_size)
+
+
+def blocks_by_node_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_depth = sums.tree_parts
+    monkeypatch.setattr(sums, "tree_parts", lambda depths, *rest: by_depth(np.arange(len(depths)), *rest))
+
+
+def block_of_the_prefix_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    cut_early = sums.block_ranges
+    monkeypatch.setattr(
+        sums, "block_ranges", lambda low, high: [(low, high)] if high - low < 80 else cut_early(low, high)
+    )
+
+
+def windows_by_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    by_position = attention.visibility
+
+    def by_slot(item: VerifyItem, *rest: object) -> object:
+        tree = item.tree
+        moved = DraftTree(tree.tokens, tree.parents, np.arange(tree.num_nodes), tree.logprobs)
+        return by_position(VerifyItem(region=item.region, length=item.length, tree=moved), *rest)
+
+    monkeypatch.setattr(attention, "visibility", by_slot)
+
+
+def decode_eight_times(made: DecoderTarget, texts: list[PlainText]) -> None:
+    for seed in range(8):
+        assert_invariant(made, texts, random.Random(seed))
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        positions_by_node_index,
+        visible_siblings,
+        skipped_commit,
+        values_stay_behind,
+        another_requests_mask,
+        blocks_by_node_index,
+        block_of_the_prefix_goes_on,
+        windows_by_slot,
+    ],
+)
+def test_case_07_mutants_break_the_bits(mutant: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Plain decoding and chains stay right under each of these: only trees, commits and company show them.
+    made = tiny_target("qwen3", torch.float32)
+    texts = [plain_text(made, seed=seed, count=TEXT_LENGTH) for seed in range(2)]
+    assert_invariant(made, texts, random.Random(0))
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError, match="positions"):
+        decode_eight_times(made, texts)
+
+
+def test_a_row_policy_that_allows_everything_breaks_the_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Plain float32 layers, whose kernels for one to three rows differ, without the policy that pads them.
+    plain_layers(monkeypatch)
+    linear.find_policy.cache_clear()
+    monkeypatch.setattr(linear, "probe_rows", lambda *_: RowPolicy(min_rows=1, max_rows=rows.MAX_ROWS))
+    made = tiny_target("llama", torch.float32)
+    linear.find_policy.cache_clear()
+    texts = [plain_text(made, seed=0, count=40)]
+    with pytest.raises(AssertionError, match="positions"):
+        assert_invariant(made, texts, random.Random(0))
