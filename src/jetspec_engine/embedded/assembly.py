@@ -203,6 +203,8 @@ def describe(config: ServeConfig, models: Models, target: DecoderTarget) -> Mapp
         "notes": models.notes,
         **target.describe(),
     }
+    if not isinstance(facts["attention"], str):
+        facts["attention"] = ", ".join(facts["attention"])
     if models.head is not None:
         name = models.head_folder.name if config.head == AUTO_HEAD and models.head_folder else config.head
         facts.update(head=name, head_path=str(models.head_folder), head_is_causal=models.head.config.is_causal)

@@ -218,3 +218,12 @@ def test_case_08_a_dictated_comb_is_verified_as_it_is() -> None:
         result = rig.run(PROMPT, max_new_tokens=60, ignore_eos=True)
     assert result.ids == expected
     assert result.stats.accept_histogram[6] == 9
+
+
+def test_case_09_many_more_rows_than_depth_touch_no_neighbour() -> None:
+    tree = TreeConfig(width=8, budget=128)
+    with engine_rig("mixed", tree=tree, depth=15, max_budget=128, max_running=3) as rig:
+        running = [rig.submit(PROMPT[n:], max_new_tokens=60, ignore_eos=True) for n in range(5)]
+        for n, result in enumerate(running):
+            assert result.wait().ids == said(PROMPT[n:], 60)
+            assert len(result.stats.accept_histogram) <= 17
