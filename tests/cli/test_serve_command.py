@@ -11,7 +11,7 @@ import pytest
 
 from jetspec_engine import registry
 from jetspec_engine.config import ServeConfig, TreeConfig
-from jetspec_engine.errors import UnavailableError
+from jetspec_engine.errors import ArtifactError, UnavailableError
 from jetspec_engine.records import Availability, Progress, ServeEvent
 
 INFO = {
@@ -59,6 +59,9 @@ class Store:
 
     def list(self, cache_dir):
         return [{"name": ServeConfig.target, "is_present": False}]
+
+    def inspect(self, target, head, cache_dir):
+        raise ArtifactError(f"model {target}: not in the cache")
 
     def pull(self, name, cache_dir, on_progress):
         on_progress(Progress(label=f"pulling {name}", done=1, total=4))
@@ -145,11 +148,18 @@ def test_a_taken_port_is_3(jetspec, engines):
 
 
 def test_the_target_is_pulled_when_missing_unless_told_not_to(jetspec, engines, tmp_path):
-    jetspec("serve", "--no-pull")
-    assert Store.pulled == []
+    refused = jetspec("serve", "--no-pull", "--drafter", "right")
+    assert (refused.code, Store.pulled, Backend.served) == (4, [], [])
+    assert f"hint: jetspec models pull {ServeConfig.target}" in refused.err
     result = jetspec("serve")
     assert Store.pulled == [(ServeConfig.target, tmp_path / "cache")]
     assert f"pulling {ServeConfig.target}: 25 %" in result.err
+
+
+def test_without_pulling_a_pair_that_is_not_here_is_refused_by_the_store(jetspec, engines):
+    refused = jetspec("serve", "--no-pull")
+    assert (refused.code, Backend.served) == (4, [])
+    assert "not in the cache" in refused.err
 
 
 def test_a_folder_or_another_name_is_not_pulled(jetspec, engines, tmp_path):

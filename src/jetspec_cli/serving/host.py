@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from jetspec_cli import console
 from jetspec_cli.serving.describe import describe
-from jetspec_cli.serving.startup import choose_engine, ensure_target
+from jetspec_cli.serving.startup import choose_engine, ensure_target, refuse_missing_models
 from jetspec_engine import registry
 from jetspec_engine.config import ServeConfig
 from jetspec_engine.records import Progress, ServeEvent
@@ -36,7 +36,10 @@ def host(config: ServeConfig, *, can_pull: bool, as_json: bool, is_child: bool) 
     reporter = Reporter(as_json=as_json)
     config = choose_engine(config)
     if can_pull:
-        ensure_target(config, reporter.on_progress)
+        with console.bar(config.target, None) as bar:
+            ensure_target(config, lambda progress: reporter.on_pull(progress, bar))
+    else:
+        refuse_missing_models(config)
     registry.backend(config.engine).serve(config, reporter.on_event)
 
 
@@ -59,8 +62,11 @@ class Reporter:
         self._as_json = as_json
         self._last_percent = -1
 
-    def on_progress(self, progress: Progress) -> None:
-        """Tell how far a download or a conversion is, once per 10 %."""
+    def on_pull(self, progress: Progress, bar: console.Bar) -> None:
+        """Tell how far a download or a conversion is: by a bar on a terminal, else once per 10 %."""
+        if console.is_live() and not self._as_json:
+            bar.update(label=progress.label, done=progress.done, total=progress.total or None)
+            return
         percent = 100 * progress.done // progress.total if progress.total else 0
         if percent // 10 != self._last_percent // 10:
             self.on_event(ServeEvent(kind="progress", message=f"{progress.label}: {percent} %"))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from jetspec_engine import registry
 from jetspec_engine.config import ServeConfig
-from jetspec_engine.errors import ConfigError, UnavailableError
+from jetspec_engine.errors import ArtifactError, ConfigError, UnavailableError
 from jetspec_engine.records import Progress
 
 
@@ -33,6 +33,14 @@ def choose_engine(config: ServeConfig) -> ServeConfig:
     return replace(config, engine=name)
 
 
+def is_target_missing(config: ServeConfig) -> bool:
+    """Say whether the target is one of the catalogue's that has not been pulled yet."""
+    if Path(config.target).is_dir():
+        return False
+    entries = registry.model_store().list(Path(config.cache_dir))
+    return any(entry["name"] == config.target and not entry["is_present"] for entry in entries)
+
+
 def ensure_target(config: ServeConfig, on_progress: Callable[[Progress], None]) -> None:
     """Pull the target when the catalogue has it and the cache does not. Other names are the engine's to resolve.
 
@@ -40,9 +48,18 @@ def ensure_target(config: ServeConfig, on_progress: Callable[[Progress], None]) 
         UnavailableError: it cannot be downloaded.
         ArtifactError: what was downloaded is not what was expected.
     """
-    if Path(config.target).is_dir():
-        return
-    store = registry.model_store()
-    for entry in store.list(Path(config.cache_dir)):
-        if entry["name"] == config.target and not entry["is_present"]:
-            store.pull(config.target, Path(config.cache_dir), on_progress)
+    if is_target_missing(config):
+        registry.model_store().pull(config.target, Path(config.cache_dir), on_progress)
+
+
+def refuse_missing_models(config: ServeConfig) -> None:
+    """Find both models without downloading anything.
+
+    Raises:
+        ArtifactError: one is missing (the hint says how to pull it), or the two do not belong together.
+    """
+    if config.drafter == "head":
+        registry.model_store().inspect(config.target, config.head, Path(config.cache_dir))
+    elif is_target_missing(config):
+        hint = f"jetspec models pull {config.target}"
+        raise ArtifactError(f"model {config.target}: not in the cache {config.cache_dir}", hint=hint)
