@@ -15,7 +15,7 @@ import typer
 from typer._click.exceptions import ClickException
 
 from jetspec_cli import console, exit_codes
-from jetspec_cli.commands import doctor, gate, models, serve
+from jetspec_cli.commands import doctor, gate, models, serve, train_head
 from jetspec_engine import __version__
 from jetspec_engine.config import did_you_mean
 from jetspec_engine.errors import JetspecError
@@ -35,6 +35,7 @@ app.command("serve")(serve.serve)
 app.command("gate")(gate.gate)
 app.add_typer(models.app, name="models")
 app.command("doctor")(doctor.doctor)
+app.command("train-head")(train_head.train_head)
 
 
 def show_version(is_wanted: bool) -> None:
