@@ -1,21 +1,16 @@
-"""Linear layers laid out once, whose rows keep their bits in any company.
+"""Linear layers whose rows keep their bits in any company: a weight's layout and a row policy together.
 
-Knows no model: weights in, callables out. On the CPU a weight is packed for oneDNN where torch can (measured on
-AVX512-BF16: 1.4 to 2.2 times faster than the plain call at 1 to 64 rows, in bfloat16 and float32 alike), and a
-residual or a gate is folded into the product. Elsewhere plain calls do the same.
+Knows no model: weights in, callables out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
+from jetspec_engine.embedded.layouts import Layout, Run, choose_layout
 from jetspec_engine.embedded.rows import ANCHOR_ROWS, Operands, RowPolicy, probe_rows
-
-Run = Callable[..., Tensor]
-Build = Callable[[Sequence[Tensor], Tensor | None], Run]
 
 
 class RowwiseLayer:
@@ -35,7 +30,7 @@ class RowwiseLayer:
 
 
 class LinearFactory:
-    """Makes the layers of one model.
+    """Makes the layers of one model (``decoder.LayerFactory``).
 
     Args:
         dtype: of weights and rows.
@@ -43,32 +38,33 @@ class LinearFactory:
 
     Attributes:
         policies: the row policies in use, by kind and shape of the layer.
-        is_packed: whether weights are packed for oneDNN.
+        layout: how weights are laid out.
     """
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self.policies: dict[str, RowPolicy] = {}
-        self.is_packed = can_pack(dtype, device)
+        self.layout = choose_layout(dtype, device)
         self._dtype = dtype
         self._device = device
 
     def linear(self, weight: Tensor, bias: Tensor | None = None) -> RowwiseLayer:
         """Return ``x -> x @ weight.T + bias`` for x (n, K), weight (N, K)."""
-        return self._make("linear", packed_linear if self.is_packed else plain_linear, (weight,), bias)
+        return self._make("linear", (weight,), bias)
 
     def residual(self, weight: Tensor, bias: Tensor | None = None) -> RowwiseLayer:
-        """Return ``(x, residual) -> residual + (x @ weight.T + bias)``; a packed layer rounds the sum only once."""
-        return self._make("residual", packed_residual if self.is_packed else plain_residual, (weight,), bias)
+        """Return ``(x, residual) -> residual + (x @ weight.T + bias)``."""
+        return self._make("residual", (weight,), bias)
 
     def gated(self, gate: Tensor, up: Tensor) -> RowwiseLayer:
         """Return ``x -> silu(x @ gate.T) * (x @ up.T)`` for gate and up (N, K)."""
-        return self._make("gated", packed_gated if self.is_packed else plain_gated, (gate, up), None)
+        return self._make("gated", (gate, up), None)
 
-    def _make(self, kind: str, build: Build, weights: Sequence[Tensor], bias: Tensor | None) -> RowwiseLayer:
+    def _make(self, kind: str, weights: Sequence[Tensor], bias: Tensor | None) -> RowwiseLayer:
         outputs, inputs = weights[0].shape
         has_bias = bias is not None
         policy = find_policy(
-            build=build,
+            layout=self.layout,
+            kind=kind,
             outputs=outputs,
             inputs=inputs,
             has_bias=has_bias,
@@ -77,13 +73,14 @@ class LinearFactory:
             num_threads=torch.get_num_threads(),
         )
         self.policies[f"{kind} {outputs}x{inputs}{' bias' if has_bias else ''}"] = policy
-        return RowwiseLayer(build(weights, bias), policy)
+        return RowwiseLayer(getattr(self.layout, kind)(weights, bias), policy)
 
 
 @lru_cache(maxsize=1024)
 def find_policy(
     *,
-    build: Build,
+    layout: Layout,
+    kind: str,
     outputs: int,
     inputs: int,
     has_bias: bool,
@@ -94,7 +91,8 @@ def find_policy(
     """Return the row policy of a kind of layer and a shape; probed once in a process.
 
     Args:
-        build: one of this module's builders.
+        layout: of the weights.
+        kind: linear, residual or gated.
         outputs: N.
         inputs: K.
         has_bias: whether the layer has one.
@@ -102,69 +100,9 @@ def find_policy(
         device: of weights and rows.
         num_threads: of the process, as it will stay.
     """
-    num_weights = 2 if build in (packed_gated, plain_gated) else 1
-    tried = Operands.cancelling(outputs, inputs, num_weights, dtype, device)
+    tried = Operands.cancelling(outputs, inputs, 2 if kind == "gated" else 1, dtype, device)
     bias = tried.weights[0][:, 0].contiguous() if has_bias else None
     rows = [tried.rows]
-    if build in (packed_residual, plain_residual):
+    if kind == "residual":
         rows.append(tried.weights[0][:, :1].mT.repeat(ANCHOR_ROWS, 1))
-    return probe_rows(build(tried.weights, bias), rows)
-
-
-def packed_linear(weights: Sequence[Tensor], bias: Tensor | None) -> Run:
-    """Build ``linear`` on a packed weight."""
-    packed, pointwise = pack(weights[0]), torch.ops.mkldnn._linear_pointwise.default
-    return lambda x: pointwise(x, packed, bias, "none", [], "")
-
-
-def plain_linear(weights: Sequence[Tensor], bias: Tensor | None) -> Run:
-    """Build ``linear`` on a plain weight."""
-    weight = weights[0]
-    return lambda x: functional.linear(x, weight, bias)
-
-
-def packed_residual(weights: Sequence[Tensor], bias: Tensor | None) -> Run:
-    """Build ``residual`` on a packed weight."""
-    packed, pointwise = pack(weights[0]), torch.ops.mkldnn._linear_pointwise.binary
-    return lambda x, residual: pointwise(x, residual, packed, bias, "add")
-
-
-def plain_residual(weights: Sequence[Tensor], bias: Tensor | None) -> Run:
-    """Build ``residual`` on a plain weight."""
-    weight = weights[0]
-    return lambda x, residual: residual + functional.linear(x, weight, bias)
-
-
-def packed_gated(weights: Sequence[Tensor], bias: Tensor | None) -> Run:
-    """Build ``gated`` on packed weights."""
-    gate, up = (pack(weight) for weight in weights)
-    pointwise, combine = torch.ops.mkldnn._linear_pointwise.default, torch.ops.mkldnn._linear_pointwise.binary
-    return lambda x: combine(x, pointwise(x, gate, bias, "swish", [], ""), up, bias, "mul")
-
-
-def plain_gated(weights: Sequence[Tensor], bias: Tensor | None) -> Run:
-    """Build ``gated`` on plain weights, as one product."""
-    both = torch.cat(tuple(weights))
-
-    def run(x: Tensor) -> Tensor:
-        opened, value = functional.linear(x, both, bias).float().chunk(2, -1)
-        # Not silu: its vector body and its scalar tail differ, so an element's bits would depend on its place.
-        return (opened / (1 + torch.exp(-opened)) * value).to(x.dtype)
-
-    return run
-
-
-def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
-    """Whether this torch packs weights of the dtype for oneDNN on this processor."""
-    is_possible = device.type == "cpu" and torch._C._has_mkldnn
-    if not is_possible or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
-        return False
-    if dtype == torch.bfloat16:
-        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
-    return dtype == torch.float32
-
-
-def pack(weight: Tensor) -> Tensor:
-    """Return a copy of the weight in oneDNN's own layout for about ``ANCHOR_ROWS`` rows."""
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ANCHOR_ROWS)
-    return packed
+    return probe_rows(getattr(layout, kind)(tried.weights, bias), rows)

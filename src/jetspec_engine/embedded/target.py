@@ -145,7 +145,7 @@ class DecoderTarget:
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
             "attention": [type(self._arithmetic.scores).__name__, type(self._arithmetic.sums).__name__],
-            "is_packed": self._factory.is_packed,
+            "weights": self._factory.layout.name,
             "row_policy": policies,
             "state_bytes": self.state.num_bytes,
         }

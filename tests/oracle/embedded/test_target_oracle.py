@@ -10,7 +10,7 @@ import torch
 from tests.support.decoder_cases import TAPS, VARIANTS, random_tree, tiny_folder, tiny_target
 from tests.support.tiny_models import load_with_transformers, make_tiny_target
 
-from jetspec_engine.embedded import linear, target
+from jetspec_engine.embedded import layouts, linear, target
 from jetspec_engine.embedded.reference import reference_forward
 from jetspec_engine.embedded.target import DecoderTarget
 from jetspec_engine.models.config import DecoderConfig
@@ -61,7 +61,7 @@ def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if request.param == "exact":
         monkeypatch.setattr(target, "probe_scores", lambda *_: False)
         monkeypatch.setattr(target, "probe_sequential", lambda *_: False)
-        monkeypatch.setattr(linear, "can_pack", lambda *_: False)
+        monkeypatch.setattr(linear, "choose_layout", lambda *_: layouts.PLAIN)
     return str(request.param)
 
 

@@ -22,7 +22,7 @@ from tests.support.decoder_cases import (
     tiny_target,
 )
 
-from jetspec_engine.embedded import attention, linear, rows, sums, target
+from jetspec_engine.embedded import attention, layouts, linear, rows, sums, target
 from jetspec_engine.embedded.rows import RowPolicy
 from jetspec_engine.embedded.state import KeyValueState
 from jetspec_engine.embedded.target import DecoderTarget
@@ -101,7 +101,7 @@ def exact_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def plain_layers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(linear, "can_pack", lambda *_: False)
+    monkeypatch.setattr(linear, "choose_layout", lambda *_: layouts.PLAIN)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)

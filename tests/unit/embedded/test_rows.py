@@ -5,7 +5,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from jetspec_engine.embedded import linear
+from jetspec_engine.embedded import layouts, linear
+from jetspec_engine.embedded.layouts import BLOCKED, PACKED, PLAIN, Layout, choose_layout
 from jetspec_engine.embedded.linear import LinearFactory
 from jetspec_engine.embedded.rows import ANCHOR_ROWS, MAX_ROWS, Operands, RowPolicy, probe_rows
 
@@ -76,12 +77,13 @@ def test_rows_are_padded_and_tiled_to_allowed_counts(count: int) -> None:
     assert all(4 <= rows <= 16 for rows in seen)
 
 
-@pytest.mark.parametrize("is_packed", [True, False])
+@pytest.mark.parametrize("layout", [PACKED, BLOCKED, PLAIN], ids=lambda layout: layout.name)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_layers_compute_what_they_say(is_packed: bool, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    if is_packed and not linear.can_pack(dtype, CPU):
+def test_layers_compute_what_they_say(layout: Layout, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    if layout is not PLAIN and choose_layout(dtype, CPU) is PLAIN:
         pytest.skip("this processor packs no weights of that dtype")
-    monkeypatch.setattr(linear, "can_pack", lambda *_: is_packed)
+    monkeypatch.setattr(linear, "choose_layout", lambda *_: layout)
+    monkeypatch.setattr(layouts, "MAX_BLOCK_INPUTS", 10)
     make = LinearFactory(dtype, CPU)
     torch.manual_seed(0)
     x, residual = torch.randn(7, 24).to(dtype), torch.randn(7, 40).to(dtype)
