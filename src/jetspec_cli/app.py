@@ -31,8 +31,8 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-app.command("serve")(serve.serve)
-app.command("gate")(gate.gate)
+app.command("serve", short_help="Serve a target and its draft head over HTTP.")(serve.serve)
+app.command("gate", short_help="Compare tree decoding with an oracle, token by token.")(gate.gate)
 app.add_typer(models.app, name="models")
 app.command("doctor")(doctor.doctor)
 app.command("train-head")(train_head.train_head)

@@ -6,7 +6,10 @@ from jetspec_cli import options
 
 
 def doctor(output: options.Format = "table") -> None:
-    """Say what can run here; exits 0 when some engine can, 3 otherwise."""
+    """Say what can run here.
+
+    Exits 0 when some engine can, 3 otherwise.
+    """
     from jetspec_cli import console, exit_codes
     from jetspec_cli.reporting import tables
     from jetspec_cli.serving import checkup

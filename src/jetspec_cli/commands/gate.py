@@ -39,7 +39,7 @@ def gate(
     timeout_s: Timeout = 600.0, out: Out = None, junit: JUnit = None, summary: Summary = None,
     output: options.Format = "table",
 ) -> None:  # fmt: skip
-    """Compare token ids of tree decoding with an oracle's, prompt by prompt, on an empty cache."""
+    """Compare tree decoding with an oracle, token by token, on an empty cache."""
     import sys
 
     from jetspec_cli import console, environment

@@ -60,7 +60,7 @@ def serve(
     stop_with_stdin: StopWithStdin = False,
     output: options.Format = "table",
 ) -> None:
-    """Serve a target with its draft head: OpenAI-compatible and SGLang-native HTTP."""
+    """Serve a target and its draft head over HTTP: OpenAI-compatible and SGLang-native."""
     from jetspec_cli import environment
     from jetspec_cli.serving import host as hosting
 
