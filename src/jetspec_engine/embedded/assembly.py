@@ -19,12 +19,13 @@ from jetspec_engine.draft.checkpoint import load_head
 from jetspec_engine.draft.head import DraftHead
 from jetspec_engine.draft.head_drafter import HeadDrafter
 from jetspec_engine.draft.scripted import RandomDrafter, ReplayDrafter, RightDrafter, ScriptedDrafter, WrongDrafter
+from jetspec_engine.embedded.device import pick_device, pick_dtype
 from jetspec_engine.embedded.engine import EmbeddedEngine
-from jetspec_engine.embedded.memory import size_of_cache
+from jetspec_engine.embedded.memory import CacheSize, size_of_cache
 from jetspec_engine.embedded.pages import PagePool
 from jetspec_engine.embedded.pair import AUTO_HEAD, PairStore, resolve_pair
 from jetspec_engine.embedded.target import DecoderTarget
-from jetspec_engine.errors import ConfigError, EngineError, UnavailableError
+from jetspec_engine.errors import ConfigError, EngineError
 from jetspec_engine.models.config import DecoderConfig
 from jetspec_engine.models.tokenizer import ModelTokenizer
 from jetspec_engine.models.weights import load_weights
@@ -82,14 +83,7 @@ def build_engine(config: ServeConfig, on_progress: Callable[[Progress], None]) -
     dtype = pick_dtype(config.dtype, device)
     models = find_models(config, device, dtype, on_progress)
     on_progress(Progress(label=f"loading {config.target} in {_name(dtype)} on {device}", done=0, total=0))
-    depth = models.head.config.depth if models.head is not None else _stand_in_depth(config)
-    cache = size_of_cache(
-        models.config,
-        device,
-        page_size=config.page_size,
-        sequence_slots=models.max_seq_len + max(config.max_budget, depth + 1),
-        max_running=config.max_running,
-    )
+    cache = plan_cache(config, models, device)
     pool = PagePool(cache.num_pages, config.page_size)
     target, drafter = load_models(config, models, pool.num_slots, device, dtype)
     engine = EmbeddedEngine(
@@ -148,6 +142,18 @@ def served_length(config: ServeConfig, longest: int, notice: str) -> tuple[int, 
             f"max_seq_len: {config.max_seq_len}, expected at most {longest}, what the models were made for"
         )
     return config.max_seq_len, ()
+
+
+def plan_cache(config: ServeConfig, models: Models, device: torch.device) -> CacheSize:
+    """Size the pool for full-length sequences with the rows of the largest round the server may switch to."""
+    depth = models.head.config.depth if models.head is not None else _stand_in_depth(config)
+    return size_of_cache(
+        models.config,
+        device,
+        page_size=config.page_size,
+        sequence_slots=models.max_seq_len + max(config.max_budget, depth + 1),
+        max_running=config.max_running,
+    )
 
 
 def load_models(
@@ -240,30 +246,6 @@ def warm_up(engine: EmbeddedEngine, vocab_size: int) -> None:
         raise EngineError(f"warm-up: {last[0].finish.message}")
     engine.flush_cache()
     engine.reset_counters()
-
-
-def pick_device(name: str) -> torch.device:
-    """Return the device; "auto" is a GPU where there is one. Raises UnavailableError, ConfigError."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"device: {name!r}, expected auto, cpu, cuda or cuda:N") from None
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"device: {name!r}, expected auto, cpu, cuda or cuda:N")
-    count = torch.cuda.device_count()
-    if device.type == "cuda" and (device.index or 0) >= count:
-        raise UnavailableError(f"device {name}: {count} CUDA devices here", hint="use --device cpu")
-    return device
-
-
-def pick_dtype(name: str, device: torch.device) -> torch.dtype:
-    """Return the dtype; "auto" is bfloat16 where the processor computes in it (AMX, AVX512-BF16, CUDA)."""
-    if name != "auto":
-        return {"float32": torch.float32, "bfloat16": torch.bfloat16}[name]
-    is_fast = device.type == "cuda" or torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    return torch.bfloat16 if is_fast else torch.float32
 
 
 def _stand_in_depth(config: ServeConfig) -> int:

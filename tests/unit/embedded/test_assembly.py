@@ -9,7 +9,8 @@ import torch
 
 from jetspec_engine.config import LINEAR, PLAIN, ServeConfig, TreeConfig
 from jetspec_engine.embedded import assembly, memory
-from jetspec_engine.embedded.assembly import build_engine, pick_device, pick_dtype
+from jetspec_engine.embedded.assembly import build_engine
+from jetspec_engine.embedded.device import pick_device, pick_dtype
 from jetspec_engine.embedded.memory import size_of_cache
 from jetspec_engine.errors import ArtifactError, ConfigError, UnavailableError
 from jetspec_engine.models.config import DecoderConfig
