@@ -17,7 +17,7 @@ from torch import Tensor
 
 from jetspec_engine.embedded.scores import ScoreArithmetic
 from jetspec_engine.embedded.state import KeyValueState
-from jetspec_engine.embedded.sums import TOTAL_BITS, ExactSums, SumArithmetic
+from jetspec_engine.embedded.sums import TOTAL_BITS, ExactSums, SpanKeys, SumArithmetic
 from jetspec_engine.protocol import VerifyItem
 from jetspec_engine.tree.mask import ancestor_mask
 
@@ -74,11 +74,18 @@ class Span:
         num_scored = max(num_keys, arithmetic.scores.min_keys)
         first = item.region.start + oldest
         self.keys = state.keys[:, :, first : first + num_scored].mT.unbind(0)
-        self.values = state.values[:, :, first : first + num_keys].unbind(0)
-        self.sums = arithmetic.sums.span(item, oldest, group)
         shape = (heads.num_kv_heads, arithmetic.padded_rows(count * group), num_scored)
         self.scores = torch.empty(shape, dtype=torch.float32, device=state.keys.device)
         self.weights = self.scores[:, :, :num_keys]
+        self.sums = arithmetic.sums.span(
+            SpanKeys(
+                item=item,
+                group=group,
+                oldest=oldest,
+                weights=self.weights,
+                values=state.values[:, :, first : first + num_keys],
+            )
+        )
         visible, from_key = visibility(item, window, oldest, ancestors)
         self.hidden: Tensor | None = None
         if visible is not None:
@@ -173,4 +180,4 @@ class ItemAttention:
         weights = span.weights
         # Not exp2: its vector body and its scalar tail differ, so an element's bits would depend on its place.
         weights.sub_(weights.amax(-1, keepdim=True).sub_(TOTAL_BITS * math.log(2))).exp_()
-        span.sums.combine(layer, weights, span.values[layer], out)
+        span.sums.combine(layer, out)

@@ -214,7 +214,7 @@ def choose_arithmetic(
     bounds = [layer_bounds(config, weights, layer) for layer in range(config.num_layers)]
     return Arithmetic(
         scores=Float32Scores(config.head_dim) if has_fast_scores else ExactScores(config.head_dim, bounds),
-        sums=SequentialSums(config.head_dim) if has_fast_sums else ExactSums(bounds),
+        sums=SequentialSums(config.head_dim, max_nodes) if has_fast_sums else ExactSums(bounds),
     )
 
 

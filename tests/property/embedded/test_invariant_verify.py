@@ -165,7 +165,7 @@ def blocks_by_node_index(monkeypatch: pytest.MonkeyPatch) -> None:
 def block_of_the_prefix_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     cut_early = sums.block_ranges
     monkeypatch.setattr(
-        sums, "block_ranges", lambda low, high: [(low, high)] if high - low < 80 else cut_early(low, high)
+        sums, "block_ranges", lambda low, high, block: [(low, high)] if high - low < 80 else cut_early(low, high, block)
     )
 
 

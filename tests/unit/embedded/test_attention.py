@@ -13,13 +13,14 @@ from tests.support.decoder_cases import random_tree
 from jetspec_engine.embedded import scores, sums
 from jetspec_engine.embedded.attention import visibility
 from jetspec_engine.embedded.scores import ExactScores, Float32Scores, as_pairs, probe_scores
-from jetspec_engine.embedded.sums import BLOCK, ExactSums, SequentialSums, block_ranges, probe_sequential, tree_parts
+from jetspec_engine.embedded.sums import ExactSums, SequentialSums, SpanKeys, block_ranges, probe_sequential, tree_parts
 from jetspec_engine.models.bounds import LayerBounds
 from jetspec_engine.protocol import SlotRegion, VerifyItem
 from jetspec_engine.tree.mask import ancestor_mask
 from jetspec_engine.tree.record import DraftTree
 
 MANY = settings(derandomize=True, deadline=None, max_examples=100)
+BLOCK = 64
 BOUNDS = LayerBounds(query=9.0, key=30.0, value=5.0)
 
 
@@ -62,7 +63,7 @@ def test_windows_intersect_the_tree_by_position(tree: DraftTree, length: int, wi
 @given(length=st.integers(0, 200), count=st.integers(1, 200))
 @MANY
 def test_blocks_are_anchored_at_position_zero(length: int, count: int) -> None:
-    ranges = block_ranges(length, length + count)
+    ranges = block_ranges(length, length + count, BLOCK)
     assert [low for low, _ in ranges] == [length, *(high for _, high in ranges[:-1])]
     assert ranges[-1][1] == length + count
     assert all(low // BLOCK == (high - 1) // BLOCK and low < high for low, high in ranges)
@@ -72,7 +73,7 @@ def test_blocks_are_anchored_at_position_zero(length: int, count: int) -> None:
 @MANY
 def test_a_node_counts_in_the_block_of_its_position_and_in_no_other(tree: DraftTree, length: int) -> None:
     first = length // BLOCK * BLOCK
-    parts = tree_parts(tree.depths, length, first)
+    parts = tree_parts(tree.depths, length, first, BLOCK)
     counted = np.zeros(length + tree.num_nodes)
     for place, (low, high, counts) in enumerate(parts):
         assert high == length + tree.num_nodes
@@ -95,11 +96,16 @@ def combined(
     padded = torch.zeros(heads, arithmetic.padded_rows(count), num_keys)
     padded[:, :count] = weights
     out = torch.empty(count, heads, 1, v.shape[2], dtype=torch.float64)
-    arithmetic.span(item, 0, 1).combine(0, padded, stored, out)
+    keys = SpanKeys(item=item, group=1, oldest=0, weights=padded, values=stored.unsqueeze(0))
+    arithmetic.span(keys).combine(0, out)
     return out
 
 
-@pytest.mark.parametrize("arithmetic", [ExactSums([BOUNDS]), SequentialSums(16)], ids=["exact", "sequential"])
+@pytest.mark.parametrize(
+    "arithmetic",
+    [ExactSums([BOUNDS]), SequentialSums(16, 64), SequentialSums(16, 128)],
+    ids=["exact", "blocks of 128", "blocks of 64"],
+)
 @given(seed=st.integers(0, 1 << 30), length=st.integers(0, 150), path=st.integers(1, 20), others=st.integers(0, 40))
 @settings(derandomize=True, deadline=None, max_examples=60)
 def test_sums_do_not_depend_on_the_order_of_keys_or_on_hidden_ones(
