@@ -92,7 +92,7 @@ def locate(report: dict[str, Any], prompt: Prompt, generation: Generation, cap: 
         return
     is_same = ids == generation.token_ids
     report["replay"] = "same tokens" if is_same else "other tokens: the candidate does not repeat itself"
-    if is_same:
+    if is_same and counts is not None:
         report["round"] = round_of(report["position"], counts)
 
 

@@ -133,23 +133,28 @@ class ServerClient:
             return from_native(answer, seconds, has_our_counters=self.kind == "jetspec")
         return from_openai(answer, seconds)
 
-    def tokens_per_round(self, prompt: Prompt, max_new_tokens: int) -> tuple[tuple[int, ...], list[int]]:
+    def tokens_per_round(self, prompt: Prompt, max_new_tokens: int) -> tuple[tuple[int, ...], list[int] | None]:
         """Decode as a stream; return the emitted ids and how many tokens each round gave.
 
-        A chunk of our servers is a round. Raises EngineError, also for an error event inside a 200 stream.
+        The rounds are None where the stream's chunks are not the rounds that the server's own histogram counts.
+
+        Raises:
+            EngineError: the request failed, also by an error event inside a 200 stream.
         """
         path, body = self._request_of(prompt, max_new_tokens)
-        counts: list[int] = []
+        chunks: list[int] = []
         ids: tuple[int, ...] = ()
+        histogram: tuple[int, ...] = ()
         for event in self._transport.stream(path, {**body, "stream": True}):
-            generation = from_native(event, 0.0, has_our_counters=False)
+            generation = from_native(event, 0.0, has_our_counters=True)
             given = generation.token_ids or ()
             total = generation.num_emitted_tokens or 0
             # Servers stream either all ids so far or the new ones only.
             ids = given if len(given) == total else ids + given
-            if total > sum(counts):
-                counts.append(total - sum(counts))
-        return ids, counts
+            histogram = generation.accept_histogram or histogram
+            if total > sum(chunks):
+                chunks.append(total - sum(chunks))
+        return ids, rounds_of(chunks, histogram)
 
     def render(self, prompt: Prompt) -> tuple[int, ...] | None:
         """Return the token ids a prompt becomes on this server, or None when it does not tell."""
@@ -222,6 +227,23 @@ class ServerClient:
             if response.status_code != 409 or time.monotonic() > deadline:
                 return response
             time.sleep(0.1)
+
+
+def rounds_of(chunks: Sequence[int], histogram: Sequence[int]) -> list[int] | None:
+    """Return the tokens of each round, from a stream's chunks and the counts the server gives at its end.
+
+    Args:
+        chunks: tokens a chunk; the first may hold the prefill's token and the first round's together.
+        histogram: entry i counts rounds that emitted i tokens.
+
+    Returns:
+        The rounds, the prefill's first; None when chunks and histogram do not agree.
+    """
+    split = [1, chunks[0] - 1, *chunks[1:]] if chunks and chunks[0] > 1 else []
+    for rounds in (list(chunks), split):
+        if rounds and all(rounds.count(size) == count for size, count in enumerate(histogram) if size):
+            return rounds if len(rounds) == sum(histogram[1:]) else None
+    return None
 
 
 def _chat(prompt: Prompt) -> list[dict[str, str]]:
