@@ -38,7 +38,7 @@ def parse(line: str) -> None:
         context = command.make_context(words[0], list(rest), parent=context)
         if not hasattr(command, "resolve_command"):
             return
-        remaining = [*context._protected_args, *context.args]
+        remaining = [*getattr(context, "_protected_args", []), *context.args]
         if not remaining:
             return
         _, command, rest = command.resolve_command(context, remaining)
