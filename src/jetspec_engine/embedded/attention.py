@@ -20,7 +20,11 @@ from jetspec_engine.embedded.state import KeyValueState
 from jetspec_engine.embedded.sums import TOTAL_BITS, ExactSums, SpanKeys, SumArithmetic
 from jetspec_engine.protocol import VerifyItem
 from jetspec_engine.tree.mask import ancestor_mask
+from jetspec_engine.tree.record import DraftTree
 
+# Scores held at a time, 1 MB, and the fewest rows that are worth a call of their own.
+MAX_SCORES = 1 << 18
+MIN_PIECE = 16
 # The widest of the arithmetics' dtypes, for whoever sizes the state before one is chosen.
 VALUE_DTYPE = ExactSums.value_dtype
 
@@ -44,6 +48,23 @@ class Arithmetic:
     def padded_rows(self, count: int) -> int:
         """Return how many rows both need for ``count`` query rows."""
         return max(self.scores.padded_rows(count), self.sums.padded_rows(count))
+
+
+def cut_chain(item: VerifyItem, heads: HeadShape) -> list[VerifyItem]:
+    """Return a long chain as shorter ones, each behind the last, so that a piece's scores stay in a core's cache.
+
+    Nor is a row of a piece scored against the keys of a later one. A tree, or a chain of a round's size, stays whole.
+    """
+    tokens, pieces, first = item.tree.tokens, [], 0
+    if not item.tree.is_chain:
+        return [item]
+    while first < len(tokens):
+        length = item.length + first
+        rows = MAX_SCORES // (heads.num_kv_heads * heads.group * (length + MIN_PIECE))
+        last = min(len(tokens), first + max(MIN_PIECE, rows))
+        pieces.append(VerifyItem(region=item.region, length=length, tree=DraftTree.chain(tokens[first:last])))
+        first = last
+    return pieces
 
 
 class Span:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from jetspec_engine.config import check_integer
-from jetspec_engine.embedded.attention import Arithmetic, HeadShape, ItemAttention
+from jetspec_engine.embedded.attention import Arithmetic, HeadShape, ItemAttention, cut_chain
 from jetspec_engine.embedded.linear import LinearFactory
 from jetspec_engine.embedded.precision import strict_precision
 from jetspec_engine.embedded.scores import ExactScores, Float32Scores, as_pairs, probe_scores
@@ -153,7 +153,9 @@ class DecoderTarget:
     def _forward(self, items: Sequence[VerifyItem]) -> list[VerifyResult]:
         counts = [item.tree.num_nodes for item in items]
         tokens = torch.from_numpy(np.concatenate([item.tree.tokens for item in items])).to(self.device)
-        rotations = self._rotations[torch.from_numpy(self._positions(items)).to(self.device)].split_with_sizes(counts)
+        pieces = [piece for item in items for piece in cut_chain(item, self._heads)]
+        rows = [piece.tree.num_nodes for piece in pieces]
+        rotations = self._rotations[torch.from_numpy(self._positions(items)).to(self.device)].split_with_sizes(rows)
         attend = [
             ItemAttention(
                 item=item,
@@ -163,17 +165,19 @@ class DecoderTarget:
                 windows=self._windows,
                 rotations=turned,
             )
-            for item, turned in zip(items, rotations, strict=True)
+            for item, turned in zip(pieces, rotations, strict=True)
         ]
-        batch = BatchAttention(attend, counts, self._heads, self.dtype, self.device)
+        batch = BatchAttention(attend, rows, self._heads, self.dtype, self.device)
         hidden, tapped = self._decoder.hidden(tokens, batch, self.taps)
-        wanted = [rows[item.logits_from :] for item, rows in zip(items, hidden.split_with_sizes(counts), strict=True)]
-        sizes = [len(rows) for rows in wanted]
+        wanted = [
+            states[item.logits_from :] for item, states in zip(items, hidden.split_with_sizes(counts), strict=True)
+        ]
+        sizes = [len(states) for states in wanted]
         logits = self._decoder.logits(torch.cat(wanted)) if sum(sizes) else hidden.new_empty((0, self.vocab_size))
-        states = torch.cat(tapped, -1).split_with_sizes(counts) if self.taps else [None] * len(items)
+        taps = torch.cat(tapped, -1).split_with_sizes(counts) if self.taps else [None] * len(items)
         return [
-            VerifyResult(logits=own, hidden=state)
-            for own, state in zip(logits.split_with_sizes(sizes), states, strict=True)
+            VerifyResult(logits=own, hidden=states)
+            for own, states in zip(logits.split_with_sizes(sizes), taps, strict=True)
         ]
 
     def _positions(self, items: Sequence[VerifyItem]) -> Any:
@@ -222,7 +226,7 @@ class BatchAttention:
     """``decoder.Attend`` over the rows of several items: each item's rows see their own sequence and nothing else.
 
     Args:
-        items: each item's attention.
+        items: each item's attention, run in order: a piece of a chain sees what those before it stored.
         counts: rows of each, in the batch's order.
         heads: the heads.
         dtype: of the result.

@@ -74,6 +74,22 @@ def test_prefill_in_any_chunks_equals_plain_decoding(model_type: str, dtype: tor
         length = end
 
 
+@pytest.mark.parametrize("model_type", VARIANTS)
+def test_a_long_chain_cut_to_the_cache_keeps_its_bits(model_type: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made, texts = loaded(model_type, torch.float32)
+    monkeypatch.setattr(attention, "MAX_SCORES", 1)
+    pieces = attention.cut_chain(
+        VerifyItem(region=SlotRegion(start=0, capacity=200), length=3, tree=DraftTree.chain(range(90))),
+        attention.HeadShape(num_kv_heads=1, group=1, head_dim=2),
+    )
+    assert [piece.tree.num_nodes for piece in pieces] == [16, 16, 16, 16, 16, 10]
+    region = SlotRegion(start=5, capacity=TEXT_LENGTH)
+    for first, last in ((0, 3), (3, 93), (93, TEXT_LENGTH)):
+        tree = DraftTree.chain(texts[1].ids[first:last])
+        (result,) = made.verify([VerifyItem(region=region, length=first, tree=tree)])
+        assert_same_bits(result, range(last - first), texts[1], first)
+
+
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_case_08_a_deep_path_of_last_children_only(dtype: torch.dtype) -> None:
     made, texts = loaded("llama", dtype)
