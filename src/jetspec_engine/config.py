@@ -111,7 +111,7 @@ class ServeConfig:
         engine: auto, embedded or sglang.
         target: a catalogue name, a local folder or a Hugging Face id.
         head: the same for the draft head, or "auto" for the one that belongs to the target.
-        drafter: "head", or a scripted stand-in's registry name for tests ("right", "wrong", "random", "scripted").
+        drafter: "head", or the name of a scripted stand-in (``draft.scripted.STAND_INS``).
         drafter_options: plain data for the stand-in (e.g. seed).
         tree: the tree at start.
         max_width: largest W that may be switched to at run time.

@@ -1,37 +1,23 @@
-"""Names to implementations, resolved lazily: listing imports nothing heavy.
+"""Names to what the command line needs of the engine, resolved lazily: listing imports nothing heavy.
 
-Each entry is ``"module:attribute"``; the attribute is called with no arguments (services, backends) or returned
-as it is (builders). Knows no implementation beyond its address.
+Each entry is ``"module:attribute"``, called with no arguments. Knows no implementation beyond its address.
 """
 
 import importlib
 from typing import Any
 
-from jetspec_engine.config import did_you_mean
-from jetspec_engine.errors import ConfigError, UnavailableError
-from jetspec_engine.protocol import EngineBackend, HeadTrainer, ModelStore, TreeBuilder
+from jetspec_engine.config import check_choice
+from jetspec_engine.errors import UnavailableError
+from jetspec_engine.protocol import EngineBackend, HeadTrainer, ModelStore
 
 BACKENDS = {
     "embedded": "jetspec_engine.server.backend:EmbeddedBackend",
     "sglang": "jetspec_engine.sglang_backend.backend:SglangBackend",
 }
-TREE_BUILDERS = {
-    "best_first": "jetspec_engine.tree.best_first:build_best_first",
-    "top2gap": "jetspec_engine.tree.published:build_top2gap",
-    "accum_logp": "jetspec_engine.tree.published:build_accum_logp",
-}
-DRAFTERS = {
-    "head": "jetspec_engine.draft.head_drafter:HeadDrafter",
-    "scripted": "jetspec_engine.draft.scripted:ScriptedDrafter",
-    "replay": "jetspec_engine.draft.scripted:ReplayDrafter",
-    "right": "jetspec_engine.draft.scripted:RightDrafter",
-    "wrong": "jetspec_engine.draft.scripted:WrongDrafter",
-    "random": "jetspec_engine.draft.scripted:RandomDrafter",
-}
 MODEL_STORE = "jetspec_engine.embedded.pair:PairStore"
 HEAD_TRAINER = "jetspec_engine.training.trainer:Trainer"
 EXTRA_OF_PACKAGE = {
-    "torch": "embedded", "transformers": "embedded", "tokenizers": "embedded", "safetensors": "embedded",
+    "torch": "embedded", "tokenizers": "embedded", "safetensors": "embedded",
     "gguf": "embedded", "fastapi": "embedded", "uvicorn": "embedded", "sglang": "sglang", "flashinfer": "sglang",
     "matplotlib": "report",
 }
@@ -55,29 +41,11 @@ def load(address: str) -> Any:
     return getattr(module, attribute)
 
 
-def find(kind: str, table: dict[str, str], name: str) -> Any:
-    """Return the implementation registered under name. Raises ConfigError with the nearest name."""
-    if name not in table:
-        names = list(table)
-        raise ConfigError(f"{kind}: {name!r}, expected one of {', '.join(names)}", hint=did_you_mean(name, names))
-    return load(table[name])
-
-
 def backend(name: str) -> EngineBackend:
-    """Return the backend called name."""
-    made: EngineBackend = find("engine", BACKENDS, name)()
+    """Return the backend called name. Raises ConfigError with the nearest name."""
+    check_choice("engine", name, tuple(BACKENDS))
+    made: EngineBackend = load(BACKENDS[name])()
     return made
-
-
-def tree_builder(rule: str) -> TreeBuilder:
-    """Return the CPU builder of a tree rule."""
-    made: TreeBuilder = find("tree.rule", TREE_BUILDERS, rule)
-    return made
-
-
-def drafter_class(name: str) -> Any:
-    """Return the drafter class called name; constructors differ, see ``embedded.assembly``."""
-    return find("drafter", DRAFTERS, name)
 
 
 def model_store() -> ModelStore:

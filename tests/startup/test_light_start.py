@@ -4,9 +4,11 @@ import json
 import resource
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+TESTS = Path(__file__).parents[1]
 # What only commands that need it may import; the first line is heavy, the second is merely not needed for help.
 HEAVY = {"torch", "numpy", "transformers", "tokenizers", "safetensors", "sglang", "flashinfer", "triton", "pydantic"}
 UNNEEDED = {"fastapi", "starlette", "uvicorn", "httpx", "rich", "matplotlib", "gguf"}
@@ -50,6 +52,27 @@ def test_the_check_above_can_see_a_heavy_import():
     script = "import json, sys, pydantic; print('pydantic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == "True"
+
+
+WITHOUT_TRANSFORMERS = """
+import importlib, pkgutil, sys
+from pathlib import Path
+sys.modules["transformers"] = None  # importing it fails
+import jetspec_engine
+from support.tiny_pairs import assembled_rig, make_tiny_pair
+for module in pkgutil.walk_packages(jetspec_engine.__path__, "jetspec_engine."):
+    importlib.import_module(module.name)
+with assembled_rig(make_tiny_pair(Path(sys.argv[1]))) as rig:
+    rendered = rig.engine.tokenizer.render_chat([{"role": "user", "content": "hi"}])
+    print(len(rig.run(rig.engine.tokenizer.encode_rendered(rendered), max_new_tokens=5, ignore_eos=True).ids))
+"""
+
+
+def test_the_engine_never_needs_transformers(tmp_path):
+    pytest.importorskip("torch")
+    command = [sys.executable, "-c", WITHOUT_TRANSFORMERS, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=TESTS)
+    assert done.stdout.strip() == "5", done.stderr
 
 
 def test_help_takes_under_200_ms():

@@ -6,13 +6,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from jetspec_engine import registry
-from jetspec_engine.config import TREE_RULES, ServeConfig, TreeConfig
+from jetspec_engine.config import ServeConfig, TreeConfig
 from jetspec_engine.embedded.engine import EmbeddedEngine
 from jetspec_engine.records import FinishReason, GenerateRequest, RequestStats, SamplingParams, StepEvent
+from jetspec_engine.tree.rules import BUILDERS
 from support.fake_target import FakeDrafter, FakePool, FakeTarget, FakeTokenizer, next_id
 
-BUILDERS = {rule: registry.tree_builder(rule) for rule in TREE_RULES}
 WIDE = TreeConfig(width=4, budget=12)
 LINEAR_AND_WIDE = (TreeConfig(width=1, budget=None), WIDE)
 

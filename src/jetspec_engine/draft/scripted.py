@@ -232,3 +232,12 @@ def _read_flag(name: str, options: Mapping[str, Any]) -> bool:
     if not isinstance(value, bool):
         raise ConfigError(f"{WHERE}.{name}: {value!r}, expected true or false")
     return value
+
+
+STAND_INS: dict[str, type[StandIn]] = {
+    "right": RightDrafter,
+    "wrong": WrongDrafter,
+    "replay": ReplayDrafter,
+    "random": RandomDrafter,
+    "scripted": ScriptedDrafter,
+}

@@ -18,7 +18,7 @@ from jetspec_engine.config import ServeConfig, check_choice, check_integer, chec
 from jetspec_engine.draft.checkpoint import load_head
 from jetspec_engine.draft.head import DraftHead
 from jetspec_engine.draft.head_drafter import HeadDrafter
-from jetspec_engine.draft.scripted import RandomDrafter, ReplayDrafter, RightDrafter, ScriptedDrafter, WrongDrafter
+from jetspec_engine.draft.scripted import STAND_INS
 from jetspec_engine.embedded.device import pick_device, pick_dtype
 from jetspec_engine.embedded.engine import EmbeddedEngine
 from jetspec_engine.embedded.memory import CacheSize, size_of_cache
@@ -29,23 +29,9 @@ from jetspec_engine.errors import ConfigError, EngineError
 from jetspec_engine.models.config import DecoderConfig
 from jetspec_engine.models.tokenizer import ModelTokenizer
 from jetspec_engine.models.weights import load_weights
-from jetspec_engine.protocol import TreeBuilder
 from jetspec_engine.records import GenerateRequest, Progress, SamplingParams, StepEvent
-from jetspec_engine.tree.best_first import build_best_first
-from jetspec_engine.tree.published import build_accum_logp, build_top2gap
+from jetspec_engine.tree.rules import BUILDERS
 
-BUILDERS: dict[str, TreeBuilder] = {
-    "best_first": build_best_first,
-    "top2gap": build_top2gap,
-    "accum_logp": build_accum_logp,
-}
-STAND_INS: dict[str, Any] = {
-    "scripted": ScriptedDrafter,
-    "replay": ReplayDrafter,
-    "right": RightDrafter,
-    "wrong": WrongDrafter,
-    "random": RandomDrafter,
-}
 # On a CPU 64 rows run within 3 % of the speed of 128, and running requests wait half as long between rounds.
 PREFILL_CHUNK = {"cpu": 64, "cuda": 512}
 STAND_IN_DEPTH = 15

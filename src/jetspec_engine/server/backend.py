@@ -15,7 +15,7 @@ from jetspec_engine.records import Availability, Progress, ServeEvent
 if TYPE_CHECKING:
     from jetspec_engine.protocol import CompletionEngine
 
-NEEDED_PACKAGES = ("torch", "numpy", "transformers", "tokenizers", "safetensors", "fastapi", "uvicorn")
+NEEDED_PACKAGES = ("torch", "numpy", "tokenizers", "safetensors", "fastapi", "uvicorn")
 
 
 class EmbeddedBackend:

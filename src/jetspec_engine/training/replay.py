@@ -15,11 +15,8 @@ from jetspec_engine.protocol import Candidates
 from jetspec_engine.training.frozen_target import FrozenTarget, StaticCache
 from jetspec_engine.training.head_blocks import BlockGroup, HeadBlocks, Parameters
 from jetspec_engine.training.text_pool import TextPool
-from jetspec_engine.tree.best_first import build_best_first
-from jetspec_engine.tree.published import build_accum_logp, build_top2gap
 from jetspec_engine.tree.record import DraftTree
-
-BUILDERS = {"best_first": build_best_first, "top2gap": build_top2gap, "accum_logp": build_accum_logp}
+from jetspec_engine.tree.rules import BUILDERS
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from jetspec_engine.config import TreeConfig
 from jetspec_engine.protocol import Candidates
-from jetspec_engine.registry import tree_builder
 from jetspec_engine.tree.batched import build_best_first_batched
 from jetspec_engine.tree.best_first import build_best_first
 from jetspec_engine.tree.record import DraftTree
 from jetspec_engine.tree.reference import best_first_reference, published_reference
+from jetspec_engine.tree.rules import BUILDERS
 from support.tree_cases import (
     THOROUGH,
     assert_same_tree,
@@ -92,7 +92,7 @@ def test_R10_batched_equals_heap_at_real_sizes(num_nodes, keep_spine):
 @given(data=st.data())
 def test_R10_published_rules_equal_reference(rule, data):
     candidates, config = data.draw(candidate_sets()), data.draw(tree_configs(rule))
-    tree = tree_builder(rule)(ANCHOR, candidates, config)
+    tree = BUILDERS[rule](ANCHOR, candidates, config)
     assert_same_tree(tree, published_reference(ANCHOR, candidates, config))
 
 
@@ -101,7 +101,7 @@ def test_R10_published_rules_equal_reference(rule, data):
 @given(data=st.data())
 def test_R39_every_tree_is_valid_and_within_width_and_budget(rule, data):
     candidates, config = data.draw(candidate_sets()), data.draw(tree_configs(rule))
-    tree = tree_builder(rule)(ANCHOR, candidates, config).validate()
+    tree = BUILDERS[rule](ANCHOR, candidates, config).validate()
     assert tree.tokens[0] == ANCHOR
     assert 1 <= tree.num_nodes <= config.resolve_budget(len(candidates.tokens))
     assert np.bincount(tree.parents[1:], minlength=1).max() <= config.width
@@ -119,7 +119,7 @@ def test_R10_keep_spine_keeps_the_linear_path(rule, data):
     linear = type(config)(width=1, budget=min(budget, len(candidates.tokens) + 1))
     chain = build_best_first(ANCHOR, candidates, linear)
     spine_config = type(config)(**{**config.to_mapping(), "keep_spine": True})
-    tree = tree_builder(rule)(ANCHOR, candidates, spine_config)
+    tree = BUILDERS[rule](ANCHOR, candidates, spine_config)
     node = 0
     for token in chain.tokens[1:]:
         children = [k for k in range(tree.num_nodes) if tree.parents[k] == node]

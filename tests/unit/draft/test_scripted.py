@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from jetspec_engine.config import TREE_RULES, TreeConfig
-from jetspec_engine.draft.scripted import RandomDrafter, ReplayDrafter, RightDrafter, ScriptedDrafter, WrongDrafter
+from jetspec_engine.draft.scripted import STAND_INS
 from jetspec_engine.draft.stand_in import StandIn, StandInSession
 from jetspec_engine.errors import ConfigError
 from jetspec_engine.protocol import Candidates, SlotRegion
 from jetspec_engine.records import GenerateRequest
-from jetspec_engine.registry import DRAFTERS, drafter_class, tree_builder
+from jetspec_engine.tree.rules import BUILDERS
 
 DEPTH, VOCAB = 6, 40
 PROMPT, TEXT = [5, 6, 7], [11, 39, 0, 12, 11, 13, 14, 15, 16, 17]
@@ -27,7 +27,7 @@ KINDS: dict[str, dict[str, Any]] = {
 
 
 def make(kind: str, *, depth: int = DEPTH, vocab_size: int = VOCAB, **options: Any) -> Any:
-    return drafter_class(kind)(depth=depth, vocab_size=vocab_size, options=options)
+    return STAND_INS[kind](depth=depth, vocab_size=vocab_size, options=options)
 
 
 def begin(drafter: StandIn, emitted: int, prompt: list[int] = PROMPT) -> tuple[StandInSession, int]:
@@ -43,8 +43,8 @@ def offer_of(drafter: StandIn, emitted: int, width: int = 4) -> Candidates:
     return drafter.propose([session], [anchor], width)[0]
 
 
-def test_the_registry_names_them_all() -> None:
-    assert set(KINDS) | {"head"} == set(DRAFTERS)
+def test_every_stand_in_is_tested_here() -> None:
+    assert set(KINDS) == set(STAND_INS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -115,7 +115,7 @@ def test_case_12_the_right_drafter_is_always_right() -> None:
 @pytest.mark.parametrize("width", [1, 4])
 def test_case_12_the_right_drafters_tree_holds_the_whole_text_under_every_rule(rule: str, width: int) -> None:
     offer = offer_of(make("right", recordings=RECORDINGS), 1, width)
-    tree = tree_builder(rule)(TEXT[0], offer, TreeConfig(rule=rule, width=width, budget=None if width == 1 else 30))
+    tree = BUILDERS[rule](TEXT[0], offer, TreeConfig(rule=rule, width=width, budget=None if width == 1 else 30))
     node, depth = 0, 0
     while True:
         children = [i for i in range(tree.num_nodes) if tree.parents[i] == node]
@@ -303,8 +303,3 @@ def test_bad_options_are_refused(kind: str, options: dict[str, Any], expected: s
 def test_a_bad_shape_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         make("right", **changes)
-
-
-def test_the_classes_are_those_of_the_registry() -> None:
-    classes = {RightDrafter, WrongDrafter, ReplayDrafter, RandomDrafter, ScriptedDrafter}
-    assert {drafter_class(kind) for kind in KINDS} == classes

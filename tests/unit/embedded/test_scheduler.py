@@ -10,7 +10,8 @@ from jetspec_engine.embedded.scheduler import Scheduler, slots_needed
 from jetspec_engine.embedded.stops import EndRules
 from jetspec_engine.models.detokenizer import Detokenizer
 from jetspec_engine.records import FinishReason, GenerateRequest, SamplingParams
-from support.engine_runs import BUILDERS, WIDE
+from jetspec_engine.tree.rules import BUILDERS
+from support.engine_runs import WIDE
 from support.fake_target import FakeDrafter, FakePool, FakeTarget, FakeTokenizer
 
 

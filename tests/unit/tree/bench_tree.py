@@ -13,11 +13,11 @@ import torch
 sys.path.insert(0, str(Path(__file__).parents[2]))
 from jetspec_engine.config import TreeConfig
 from jetspec_engine.protocol import Candidates
-from jetspec_engine.registry import tree_builder
 from jetspec_engine.tree.accept import accept_greedy, greedy_ids
 from jetspec_engine.tree.batched import build_best_first_batched
 from jetspec_engine.tree.candidates import chain_candidates, top_candidates
 from jetspec_engine.tree.mask import ancestor_mask, ancestor_words
+from jetspec_engine.tree.rules import BUILDERS
 from support.tree_cases import random_candidates
 
 
@@ -39,8 +39,8 @@ def main() -> None:
     for rule in ("best_first", "top2gap", "accum_logp"):
         for budget in (16, 64, 128):
             config = TreeConfig(rule=rule, width=8, budget=budget)
-            show(f"{rule} W8 B{budget} D15", lambda r=rule, c=config: tree_builder(r)(1, candidates, c))
-    tree = tree_builder("best_first")(1, candidates, TreeConfig(width=8, budget=64))
+            show(f"{rule} W8 B{budget} D15", lambda r=rule, c=config: BUILDERS[r](1, candidates, c))
+    tree = BUILDERS["best_first"](1, candidates, TreeConfig(width=8, budget=64))
     ids = torch.zeros(64, dtype=torch.int64)
     show("accept_greedy N64", lambda: accept_greedy(tree, ids))
     show("ancestor_mask N64", lambda: ancestor_mask(tree.parents))

@@ -4,8 +4,9 @@ import math
 
 import pytest
 
-from jetspec_engine.config import TreeConfig
+from jetspec_engine.config import TREE_RULES, TreeConfig
 from jetspec_engine.tree.published import build_accum_logp, build_top2gap, gap_cap
+from jetspec_engine.tree.rules import BUILDERS
 from support.tree_cases import candidates_of, random_candidates
 
 
@@ -87,3 +88,7 @@ def test_case_17_width_1_is_the_chain(build):
         tree = build(0, random_candidates(1), TreeConfig(rule=rule, width=1, budget=budget))
         assert tree.is_chain
         assert tree.num_nodes == expected
+
+
+def test_every_rule_has_a_builder():
+    assert tuple(BUILDERS) == TREE_RULES
