@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from tests.support.tiny_models import TINY_VOCAB_SIZE, make_tiny_target
 from torch import Tensor
 
 from jetspec_engine.embedded.target import DecoderTarget
@@ -22,6 +21,7 @@ from jetspec_engine.models.config import DecoderConfig
 from jetspec_engine.models.weights import load_weights
 from jetspec_engine.protocol import SlotRegion, VerifyItem, VerifyResult
 from jetspec_engine.tree.record import DraftTree
+from support.tiny_models import TINY_VOCAB_SIZE, make_tiny_target
 
 NUM_SLOTS = 1024
 CAPACITY = 300
@@ -43,11 +43,11 @@ def tiny_folder(model_type: str, dtype: torch.dtype) -> Path:
     return make_tiny_target(folder, model_type=model_type, dtype=dtype, with_tokenizer=False, **VARIANTS[model_type])
 
 
-def tiny_target(model_type: str, dtype: torch.dtype, **options: object) -> DecoderTarget:
+def tiny_target(model_type: str, dtype: torch.dtype, *, device: str = "cpu", **options: object) -> DecoderTarget:
     """Load a variant afresh (the caller may break it)."""
     folder = tiny_folder(model_type, dtype)
     config = DecoderConfig.from_folder(folder)
-    weights = load_weights(folder, config, dtype=dtype)
+    weights = load_weights(folder, config, dtype=dtype, device=device)
     return DecoderTarget(config, weights, num_slots=NUM_SLOTS, taps=TAPS, **options)
 
 

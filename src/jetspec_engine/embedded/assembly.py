@@ -153,6 +153,7 @@ def load_models(
         weights,
         num_slots=num_slots,
         max_seq_len=models.max_seq_len,
+        max_nodes=config.max_budget,
         taps=models.head.config.target_layer_ids if models.head is not None else (),
     )
     if models.head is None:

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.support.decoder_cases import PlainText, assert_invariant
-from tests.support.tiny_models import load_with_transformers
 
 from jetspec_cli.environment import cache_dir
 from jetspec_engine.embedded.target import DecoderTarget
@@ -16,6 +14,8 @@ from jetspec_engine.models.config import DecoderConfig
 from jetspec_engine.models.weights import load_weights
 from jetspec_engine.protocol import SlotRegion, VerifyItem
 from jetspec_engine.tree.record import DraftTree
+from support.decoder_cases import PlainText, assert_invariant
+from support.tiny_models import load_with_transformers
 
 FOLDER = cache_dir() / "smollm2-135m"
 pytestmark = pytest.mark.skipif(not (FOLDER / "config.json").exists(), reason="the demo target is not in the cache")

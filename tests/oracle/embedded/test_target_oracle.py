@@ -7,8 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.support.decoder_cases import TAPS, VARIANTS, random_tree, tiny_folder, tiny_target
-from tests.support.tiny_models import load_with_transformers, make_tiny_target
 
 from jetspec_engine.embedded import layouts, linear, target
 from jetspec_engine.embedded.reference import reference_forward
@@ -18,6 +16,8 @@ from jetspec_engine.models.weights import load_weights
 from jetspec_engine.protocol import SlotRegion, VerifyItem
 from jetspec_engine.tree.mask import ancestor_mask
 from jetspec_engine.tree.record import DraftTree
+from support.decoder_cases import TAPS, VARIANTS, random_tree, tiny_folder, tiny_target
+from support.tiny_models import load_with_transformers, make_tiny_target
 
 REGION = SlotRegion(start=30, capacity=300)
 LLAMA3 = {

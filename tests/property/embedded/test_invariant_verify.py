@@ -13,14 +13,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.decoder_cases import (
-    VARIANTS,
-    PlainText,
-    assert_invariant,
-    assert_same_bits,
-    plain_text,
-    tiny_target,
-)
 
 from jetspec_engine.embedded import attention, layouts, linear, rows, sums, target
 from jetspec_engine.embedded.rows import RowPolicy
@@ -28,6 +20,14 @@ from jetspec_engine.embedded.state import KeyValueState
 from jetspec_engine.embedded.target import DecoderTarget
 from jetspec_engine.protocol import SlotRegion, VerifyItem
 from jetspec_engine.tree.record import DraftTree
+from support.decoder_cases import (
+    VARIANTS,
+    PlainText,
+    assert_invariant,
+    assert_same_bits,
+    plain_text,
+    tiny_target,
+)
 
 DTYPES = (torch.float32, torch.bfloat16)
 TEXT_LENGTH = 100

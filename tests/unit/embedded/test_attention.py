@@ -8,7 +8,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.support.decoder_cases import random_tree
 
 from jetspec_engine.embedded import scores, sums
 from jetspec_engine.embedded.attention import visibility
@@ -18,6 +17,7 @@ from jetspec_engine.models.bounds import LayerBounds
 from jetspec_engine.protocol import SlotRegion, VerifyItem
 from jetspec_engine.tree.mask import ancestor_mask
 from jetspec_engine.tree.record import DraftTree
+from support.decoder_cases import random_tree
 
 MANY = settings(derandomize=True, deadline=None, max_examples=100)
 BLOCK = 64

@@ -6,7 +6,6 @@ import random
 import numpy as np
 import pytest
 import torch
-from tests.support.decoder_cases import NUM_SLOTS, VARIANTS, plain_text, random_tree, tiny_folder, tiny_target
 
 from jetspec_engine.embedded import target as target_module
 from jetspec_engine.embedded.precision import STRICT, strict_precision
@@ -17,6 +16,7 @@ from jetspec_engine.models.weights import load_weights
 from jetspec_engine.protocol import SlotRegion, VerifyItem
 from jetspec_engine.tree.accept import greedy_ids
 from jetspec_engine.tree.record import DraftTree
+from support.decoder_cases import NUM_SLOTS, VARIANTS, plain_text, random_tree, tiny_folder, tiny_target
 
 REGION = SlotRegion(start=64, capacity=256)
 
