@@ -215,7 +215,8 @@ def choose_arithmetic(
     is_cpu = device.type == "cpu"
     has_fast_scores = is_cpu and probe_scores(*heads)
     has_fast_sums = is_cpu and max_nodes <= MAX_SEQUENTIAL_NODES and probe_sequential(*heads)
-    bounds = [layer_bounds(config, weights, layer) for layer in range(config.num_layers)]
+    is_bounded = has_fast_scores and has_fast_sums
+    bounds = [] if is_bounded else [layer_bounds(config, weights, layer) for layer in range(config.num_layers)]
     return Arithmetic(
         scores=Float32Scores(config.head_dim) if has_fast_scores else ExactScores(config.head_dim, bounds),
         sums=SequentialSums(config.head_dim, max_nodes) if has_fast_sums else ExactSums(bounds),
