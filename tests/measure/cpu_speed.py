@@ -22,8 +22,9 @@ from jetspec_engine.records import SamplingParams
 TREES = {
     "plain": PLAIN,
     "linear": LINEAR,
+    "tree W8 B8": TreeConfig(budget=8),
+    "tree W8 B12": TreeConfig(budget=12),
     "tree W8 B16": TreeConfig(budget=16),
-    "tree W8 B24": TreeConfig(budget=24),
     "tree W8 B32": TreeConfig(budget=32),
     "tree W8 B64": TreeConfig(budget=64),
 }
