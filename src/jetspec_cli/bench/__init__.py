@@ -1,1 +1,1 @@
-"""Benchmarks over HTTP."""
+"""Measuring: plans of interleaved arms, timed requests, statistics, verdicts, result documents."""

@@ -7,7 +7,7 @@ value of None or False, never guessed. Knows nothing of comparing or of verdicts
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -132,6 +132,16 @@ class ServerClient:
         if path == "/generate":
             return from_native(answer, seconds, has_our_counters=self.kind == "jetspec")
         return from_openai(answer, seconds)
+
+    def stream(self, prompt: Prompt, max_new_tokens: int) -> tuple[str, Iterator[Mapping[str, Any]]]:
+        """Prepare a streamed greedy request; it is sent when the first event is asked for.
+
+        Returns:
+            The path, which decides the events' shape, and the events.
+        """
+        path, body = self._request_of(prompt, max_new_tokens)
+        counted = {} if path == "/generate" else {"stream_options": {"include_usage": True}}
+        return path, self._transport.stream(path, {**body, **counted, "stream": True})
 
     def tokens_per_round(self, prompt: Prompt, max_new_tokens: int) -> tuple[tuple[int, ...], list[int] | None]:
         """Decode as a stream; return the emitted ids and how many tokens each round gave.

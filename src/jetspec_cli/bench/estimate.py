@@ -1,0 +1,45 @@
+"""How long a measurement would take: a warm-up prompt is decoded on every arm, nothing is measured or written."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jetspec_cli.bench.plan import BenchSpec
+from jetspec_cli.bench.runner import Runner
+from jetspec_cli.bench.server import Link, name_running_tree, open_bench
+from jetspec_cli.prompts import Prompt
+
+
+def estimate(
+    spec: BenchSpec, prompts: Sequence[Prompt], link: Link, on_progress: Callable[[str], None]
+) -> dict[str, Any]:
+    """Return the number of requests and tokens and the seconds they would take at most, by cell and in all.
+
+    Every prompt is taken to use its whole cap, so short answers make it faster; concurrency is counted in.
+
+    Raises:
+        JetspecError: the server cannot run the plan: a dry run checks everything but the measuring.
+    """
+    with open_bench(spec, link, on_progress) as bench:
+        spec = name_running_tree(spec, bench)
+        runner = Runner(spec, prompts, bench)
+        tokens = sum(spec.load.cap(prompt) for prompt in prompts) * spec.load.repeat
+        cells = []
+        for pairing in spec.pairings:
+            per_token = runner.warm_up(pairing)
+            cells.append(
+                {
+                    "label": pairing.label,
+                    "num_requests": len(prompts) * spec.load.repeat * len(pairing.arms),
+                    "max_tokens": tokens * len(pairing.arms),
+                    "max_s": tokens * sum(per_token.values()) / spec.load.concurrency,
+                }
+            )
+    return {
+        "kind": "estimate",
+        "configuration": spec.to_mapping(),
+        "cells": cells,
+        "num_requests": sum(cell["num_requests"] for cell in cells),
+        "max_tokens": sum(cell["max_tokens"] for cell in cells),
+        "max_s": sum(cell["max_s"] for cell in cells),
+        "notes": runner.notes,
+    }

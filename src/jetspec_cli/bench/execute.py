@@ -1,0 +1,113 @@
+"""One measurement from start to finish, with whatever is done kept when it is interrupted, killed or fails.
+
+Knows nothing of output: a watcher is told what happens.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+from jetspec_cli.bench.document import DONE, ENGINE_FAILED, INTERRUPTED, RUNNING, BenchDocument
+from jetspec_cli.bench.plan import BenchSpec, Block
+from jetspec_cli.bench.rows import RowLog
+from jetspec_cli.bench.runner import Runner
+from jetspec_cli.bench.server import Bench, Link, name_running_tree, open_bench
+from jetspec_cli.gating.execute import interruptible
+from jetspec_cli.prompts import Prompt
+from jetspec_engine.errors import EngineError, JetspecError
+
+
+class Watcher(Protocol):
+    """Is told what happens during a run."""
+
+    def on_start(self, message: str) -> None:
+        """A server is being started or reached, or says something while it starts."""
+        ...
+
+    def on_block(self, num_done: int, num_total: int, label: str) -> None:
+        """A block is done; blocks of an earlier run count."""
+        ...
+
+    def on_document(self, document: Mapping[str, Any]) -> None:
+        """The document so far."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What to measure.
+
+    Attributes:
+        spec, prompts: the plan.
+        link: to the server.
+        command: the command line, without secrets.
+        rows: file of the rows; None keeps them in memory.
+    """
+
+    spec: BenchSpec
+    prompts: Sequence[Prompt]
+    link: Link
+    command: Sequence[str]
+    rows: Path | None = None
+
+
+def execute(asked: Asked, watcher: Watcher) -> dict[str, Any]:
+    """Measure what is not measured yet and return the document, also when it was interrupted or the server failed.
+
+    Raises:
+        ConfigError, UnavailableError, ArtifactError: nothing could be measured as it was asked.
+        EngineError: the server could not be started or reached.
+    """
+    started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    fingerprint = asked.spec.fingerprint(asked.prompts, asked.link.url)
+    with RowLog(asked.rows, fingerprint) as log:
+        document = BenchDocument(asked.spec, asked.prompts, log, asked.command, started_at)
+        num_before = log.num_found
+        try:
+            with interruptible():
+                watcher.on_start(f"reaching {asked.link.url}" if asked.link.url else "starting a server")
+                with open_bench(asked.spec, asked.link, watcher.on_start) as bench:
+                    document.spec = name_running_tree(asked.spec, bench)
+                    document.servers.append(bench.record)
+                    run_blocks(asked, bench, document, log, watcher)
+        except KeyboardInterrupt:
+            return document.build(INTERRUPTED)
+        except JetspecError as error:
+            # Before anything ran, a wrong flag or a missing device is just that; rows must not be lost to it later.
+            if not document.servers or (not isinstance(error, EngineError) and not num_before):
+                raise
+            return document.build(ENGINE_FAILED, error=error.what, hint=error.hint)
+        return document.build(DONE)
+
+
+def run_blocks(asked: Asked, bench: Bench, document: BenchDocument, log: RowLog, watcher: Watcher) -> None:
+    """Run every block that is not there yet; rows go to the log, notes to the document."""
+    spec = document.spec
+    runner = Runner(spec, asked.prompts, bench)
+    blocks = list(spec.blocks(asked.prompts))
+    if log.num_found:
+        document.notes.append("resumed: some rows are from an earlier run of the same command")
+    warm = ""
+    for number, block in enumerate(blocks, start=1):
+        if not is_done(block, log):
+            if warm != block.pairing.label:
+                runner.warm_up(block.pairing)
+                warm = block.pairing.label
+            log.append(runner.run(block))
+        watcher.on_block(number, len(blocks), f"{block.pairing.label}: {block.prompts[0].prompt_id}")
+        is_last = number == len(blocks) or blocks[number].pairing != block.pairing
+        document.notes += [note for note in runner.notes if note not in document.notes]
+        if is_last and number < len(blocks):
+            watcher.on_document(document.build(RUNNING))
+
+
+def is_done(block: Block, log: RowLog) -> bool:
+    """Say whether every request of a block succeeded before; a block with a failure is measured again."""
+    rows = (
+        log.get(block.pairing.label, block.repeat, prompt.prompt_id, arm.label)
+        for prompt in block.prompts
+        for arm in block.pairing.arms
+    )
+    return all(row is not None and row["is_ok"] for row in rows)

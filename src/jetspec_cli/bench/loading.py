@@ -1,0 +1,101 @@
+"""Reads result documents from files and folders; other kinds and other versions are refused by name.
+
+Knows the documents' envelope, not what is in them.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from jetspec_cli.bench.document import SCHEMA_VERSION
+from jetspec_engine.errors import ArtifactError
+
+KINDS = ("bench", "sweep")
+Document = dict[str, Any]
+
+
+def load_document(path: Path) -> Document:
+    """Read one bench or sweep document.
+
+    Raises:
+        ArtifactError: it is missing, not JSON, of another kind, or of another schema version.
+    """
+    try:
+        document: Document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ArtifactError(f"results: {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise ArtifactError(f"results: {path}: not JSON: {error}") from error
+    kind = document.get("kind") if isinstance(document, dict) else None
+    if kind not in KINDS:
+        raise ArtifactError(
+            f"results: {path}: kind {kind!r}, expected {' or '.join(KINDS)}", hint="jetspec bench --out FILE"
+        )
+    version = document.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise ArtifactError(
+            f"results: {path}: schema version {version!r}, this jetspec reads version {SCHEMA_VERSION}",
+            hint="measure again, or use the jetspec that wrote it",
+        )
+    missing = [key for key in ("cells", "environment", "configuration", "servers", "summary") if key not in document]
+    if missing:
+        raise ArtifactError(f"results: {path}: {', '.join(missing)} missing")
+    return document
+
+
+def load_all(paths: Iterable[Path]) -> list[Document]:
+    """Read every bench and sweep document named, or lying in a folder named; oldest first.
+
+    In folders other JSON files (gate documents, for one) are passed over; a wrong version is not.
+
+    Raises:
+        ArtifactError: a file cannot be used, or nothing was found.
+    """
+    paths = list(paths)
+    found: dict[Path, Document] = {}
+    for path in paths:
+        for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
+            if path.is_dir() and not _is_ours(file):
+                continue
+            found[file.absolute()] = {**load_document(file), "source": file.name}
+    if not found:
+        names = ", ".join(map(str, paths))
+        raise ArtifactError(f"results: no bench or sweep document in {names}", hint="jetspec sweep --prompts FILE")
+    return sorted(found.values(), key=lambda document: str(document.get("started_at")))
+
+
+def merge(documents: Iterable[Document]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return all cells, each with what it ran on, and notes; of equal configurations the latest run counts.
+
+    Args:
+        documents: oldest first.
+    """
+    cells: dict[tuple[str, ...], dict[str, Any]] = {}
+    replaced: dict[tuple[str, ...], int] = {}
+    for document in documents:
+        info = document["servers"][-1]["info"] if document["servers"] else {}
+        asked = document["configuration"]
+        setting = {
+            "target": str(info.get("target") or "?"),
+            "head": str(info.get("head") or ""),
+            "engine": str(info.get("engine") or "?"),
+            "dtype": str(info.get("dtype") or asked.get("dtype") or "?"),
+            "device": str(info.get("device") or "?"),
+            "prompts": " ".join(asked.get("prompts") or ()),
+            "concurrency": str(asked.get("concurrency")),
+        }
+        for cell in document["cells"]:
+            key = (*setting.values(), cell["label"])
+            replaced[key] = replaced.get(key, -1) + 1
+            cells[key] = {**cell, "setting": setting, "source": document.get("source", "")}
+    notes = [f"{key[-1]}: measured {count + 1} times, the latest is shown" for key, count in replaced.items() if count]
+    return list(cells.values()), notes
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(document, dict) and document.get("kind") in KINDS

@@ -1,0 +1,146 @@
+"""One timed request: streamed, with the moment of every event, and checked as strictly as an unstreamed one.
+
+Times are wall seconds seen by this client. Knows nothing of what is compared with what.
+"""
+
+import hashlib
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jetspec_cli.prompts import Prompt
+from jetspec_cli.serving.client import ServerClient
+from jetspec_cli.serving.generation import Generation, from_native
+from jetspec_engine.errors import EngineError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """One finished request.
+
+    Attributes:
+        generation: what came.
+        started_s: when it was sent, on this process's clock.
+        ttft_s: until the first token; None when none came.
+        e2e_s: until the end of the stream.
+        round_s: num, median, min, max of a round's time, prefill left out; None where it is not known.
+        num_proposed_drafts, num_correct_drafts: as the server counts; None when it does not.
+        phase_s: seconds by phase, as the server says.
+    """
+
+    generation: Generation
+    started_s: float
+    ttft_s: float | None
+    e2e_s: float
+    round_s: Mapping[str, float] | None = None
+    num_proposed_drafts: int | None = None
+    num_correct_drafts: int | None = None
+    phase_s: Mapping[str, float] | None = None
+
+    @property
+    def tpot_s(self) -> float | None:
+        """Time per output token after the first, from token counts; None below two tokens."""
+        count = self.generation.num_emitted_tokens
+        if self.ttft_s is None or count is None or count < 2:
+            return None
+        return (self.e2e_s - self.ttft_s) / (count - 1)
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return what a row keeps: counts and times, a digest instead of the tokens."""
+        one = self.generation
+        content = one.text if one.token_ids is None else ",".join(map(str, one.token_ids))
+        return {
+            "finish": one.finish,
+            "num_prompt_tokens": one.num_prompt_tokens,
+            "num_cached_tokens": one.num_cached_tokens,
+            "num_emitted_tokens": one.num_emitted_tokens,
+            "num_rounds": one.num_rounds,
+            "num_proposed_drafts": self.num_proposed_drafts,
+            "num_correct_drafts": self.num_correct_drafts,
+            "accept_histogram": None if one.accept_histogram is None else list(one.accept_histogram),
+            "output_digest": hashlib.sha256(content.encode("utf-8", "backslashreplace")).hexdigest()[:16],
+            "started_s": self.started_s,
+            "ttft_s": self.ttft_s,
+            "tpot_s": self.tpot_s,
+            "e2e_s": self.e2e_s,
+            "round_s": None if self.round_s is None else dict(self.round_s),
+            "phase_s": None if self.phase_s is None else dict(self.phase_s),
+        }
+
+
+def measure(client: ServerClient, prompt: Prompt, max_new_tokens: int) -> Measured:
+    """Decode one prompt as a stream and time it.
+
+    Raises:
+        EngineError: the request failed; also when a stream of status 200 carries an error or ends too early.
+    """
+    path, events = client.stream(prompt, max_new_tokens)
+    if path == "/generate":
+        return _native(events, has_our_counters=client.kind == "jetspec")
+    return _openai(path, events)
+
+
+def _native(events: Iterable[Mapping[str, Any]], *, has_our_counters: bool) -> Measured:
+    started, ttft, last = time.perf_counter(), None, None
+    ids: tuple[int, ...] = ()
+    for event in events:
+        last = from_native(event, time.perf_counter() - started, has_our_counters=has_our_counters)
+        if ttft is None and last.num_emitted_tokens:
+            ttft = last.seconds
+        given = last.token_ids or ()
+        # Servers stream either all ids so far or the new ones only.
+        ids = given if len(given) == last.num_emitted_tokens else ids + given
+        meta = event["meta_info"]
+    seconds = time.perf_counter() - started
+    if last is None or not last.finish:
+        raise EngineError("/generate: the stream ended without a finish reason")
+    has_ids = last.token_ids is not None and len(ids) == last.num_emitted_tokens
+    fields = {**last.to_mapping(), "token_ids": ids if has_ids else None, "seconds": seconds}
+    return Measured(
+        generation=Generation(**fields),
+        started_s=started,
+        ttft_s=ttft,
+        e2e_s=seconds,
+        round_s=meta.get("round_s") if has_our_counters else _mean_round(last, seconds, ttft),
+        num_proposed_drafts=meta.get("spec_num_proposed_drafts"),
+        num_correct_drafts=meta.get("spec_num_correct_drafts"),
+        phase_s=meta.get("phase_s"),
+    )
+
+
+def _mean_round(last: Generation, seconds: float, ttft: float | None) -> Mapping[str, float] | None:
+    """Return a round's mean time, seen from outside, for servers that count verifies but do not time them."""
+    if ttft is None or not last.num_rounds:
+        return None
+    mean = (seconds - ttft) / last.num_rounds
+    return {"num": last.num_rounds, "median": mean, "min": mean, "max": mean}
+
+
+def _openai(path: str, events: Iterable[Mapping[str, Any]]) -> Measured:
+    started, ttft, finish, text = time.perf_counter(), None, "", ""
+    usage: Mapping[str, Any] = {}
+    for event in events:
+        if event.get("object") == "error":
+            raise EngineError(f"{path}: the stream reports an error: {event.get('message')}")
+        usage = event.get("usage") or usage
+        for choice in event.get("choices") or ():
+            delta = choice.get("delta") or {}
+            piece = choice.get("text") or delta.get("content") or delta.get("reasoning_content") or ""
+            if piece and ttft is None:
+                ttft = time.perf_counter() - started
+            text += piece
+            finish = choice.get("finish_reason") or finish
+    seconds = time.perf_counter() - started
+    if not finish:
+        raise EngineError(f"{path}: the stream ended without a finish reason")
+    generation = Generation(
+        text=text,
+        token_ids=None,
+        finish=str(finish),
+        num_prompt_tokens=usage.get("prompt_tokens"),
+        num_cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
+        num_emitted_tokens=usage.get("completion_tokens"),
+        seconds=seconds,
+    )
+    return Measured(generation=generation, started_s=started, ttft_s=ttft, e2e_s=seconds)

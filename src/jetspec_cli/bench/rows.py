@@ -1,0 +1,106 @@
+"""Rows of a measurement: one JSON object a line, appended and synced one by one, so that a killed run keeps them.
+
+The first line says which measurement the rows belong to. A last line torn by a crash is cut off. Rows with the same
+key replace earlier ones. Knows nothing of what rows mean beyond their key.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import IO, Any, Self
+
+from jetspec_cli.reporting.json_doc import finite
+from jetspec_engine.errors import ArtifactError, ConfigError
+
+SCHEMA_VERSION = 1
+KEY = ("pairing", "repeat", "prompt_id", "arm")
+
+Row = dict[str, Any]
+
+
+class RowLog:
+    """The rows of one measurement, in memory and, where a path is given, in a file.
+
+    Args:
+        path: None keeps rows in memory only.
+        fingerprint: of the measurement.
+
+    Raises:
+        ConfigError: the file holds rows of another measurement.
+        ArtifactError: the file is not one of ours.
+
+    Attributes:
+        num_found: rows that were there before.
+    """
+
+    def __init__(self, path: Path | None, fingerprint: str) -> None:
+        self._rows: dict[tuple[Any, ...], Row] = {}
+        self._file: IO[bytes] | None = None
+        if path is not None:
+            for row in _open_rows(path, fingerprint):
+                self._keep(row)
+            self._file = path.open("ab")
+            if self._file.tell() == 0:
+                self._write({"schema_version": SCHEMA_VERSION, "kind": "rows", "fingerprint": fingerprint})
+        self.num_found = len(self._rows)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def append(self, rows: Iterable[Row]) -> None:
+        """Add rows; each is on the disk when this returns."""
+        for row in rows:
+            self._keep(row)
+            if self._file is not None:
+                self._write(row)
+
+    def get(self, pairing: str, repeat: int, prompt_id: str, arm: str) -> Row | None:
+        """Return the latest row with a key, or None."""
+        return self._rows.get((pairing, repeat, prompt_id, arm))
+
+    def _keep(self, row: Row) -> None:
+        self._rows[tuple(row[name] for name in KEY)] = row
+
+    def _write(self, row: Mapping[str, Any]) -> None:
+        assert self._file is not None
+        text = json.dumps(finite(row), ensure_ascii=False, allow_nan=False) + "\n"
+        self._file.write(text.encode("utf-8", "backslashreplace"))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+
+def _open_rows(path: Path, fingerprint: str) -> list[Row]:
+    """Return the rows in a file, after cutting off a torn last line; none when there is no file."""
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        os.truncate(path, len(whole))
+    lines = whole.splitlines()
+    if not lines:
+        return []
+    header = _parse(path, 1, lines[0])
+    if header.get("kind") != "rows" or header.get("schema_version") != SCHEMA_VERSION:
+        raise ArtifactError(f"{path}:1: not rows of schema {SCHEMA_VERSION}", hint="write to another place: --out")
+    if header.get("fingerprint") != fingerprint:
+        raise ConfigError(
+            f"{path}: holds rows of another measurement (prompts, trees, load or server differ)",
+            hint="write to another place with --out, or delete that file",
+        )
+    return [_parse(path, number, line) for number, line in enumerate(lines[1:], start=2)]
+
+
+def _parse(path: Path, number: int, line: bytes) -> Row:
+    try:
+        row = json.loads(line)
+    except ValueError as error:
+        raise ArtifactError(f"{path}:{number}: not JSON") from error
+    if not isinstance(row, dict) or (number > 1 and not all(name in row for name in KEY)):
+        raise ArtifactError(f"{path}:{number}: not a row of a measurement")
+    return row

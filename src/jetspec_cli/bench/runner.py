@@ -1,0 +1,151 @@
+"""Runs blocks: every arm decodes a block, timed; then its tokens are held against the oracle arm's.
+
+A failed request becomes a row; a server that is gone ends the run, with what is done kept. Knows nothing of files
+and of output.
+"""
+
+import random
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from jetspec_cli.bench.gatekeeper import Gatekeeper
+from jetspec_cli.bench.measure import Measured, measure
+from jetspec_cli.bench.plan import Arm, BenchSpec, Block, Pairing
+from jetspec_cli.bench.rows import Row
+from jetspec_cli.bench.server import Bench
+from jetspec_cli.prompts import Prompt, warm_up_prompt
+from jetspec_engine.errors import EngineError, JetspecError
+
+Answers = dict[tuple[str, str], Measured | str]
+
+
+class Runner:
+    """Measures on one server.
+
+    Args:
+        spec: resolved.
+        prompts: the set; warm-up prompts are none of them (R24).
+        bench: the server.
+
+    Attributes:
+        notes: what a reader must know, each once.
+    """
+
+    def __init__(self, spec: BenchSpec, prompts: Sequence[Prompt], bench: Bench) -> None:
+        self.notes: list[str] = []
+        self._spec = spec
+        self._bench = bench
+        self._client = bench.client
+        self._warm_up = warm_up_prompt(prompts)
+        self._gatekeeper = Gatekeeper(spec, bench)
+        self._started = time.perf_counter()
+
+    def warm_up(self, pairing: Pairing) -> dict[str, float]:
+        """Decode a prompt of no set on every arm; return each arm's seconds a token. Raises JetspecError."""
+        seconds = {}
+        for arm in pairing.arms:
+            self._prepare(arm)
+            # The first request pays for what is made once; the second is like those that follow.
+            for _ in range(2):
+                done = measure(self._client, self._warm_up, 32)
+            seconds[arm.label] = done.e2e_s / max(1, done.generation.num_emitted_tokens or 1)
+            if done.generation.num_emitted_tokens is None:
+                self._note("the server counts no tokens, so there are no speeds by token")
+        return seconds
+
+    def run(self, block: Block) -> list[Row]:
+        """Measure a block on every arm and return its rows.
+
+        Raises:
+            EngineError: the server is gone; nothing of this block is kept.
+        """
+        answers: Answers = {}
+        flushed: dict[str, bool] = {}
+        for arm in block.arms_in_turn:
+            flushed[arm.label] = self._decode(arm, block, answers)
+        verdicts = self._gatekeeper.judge(block, answers)
+        rows = []
+        for arm in block.pairing.arms:
+            for prompt in block.prompts:
+                row = self._row(block, arm, prompt, answers[arm.label, prompt.prompt_id])
+                gate = verdicts.get((arm.label, prompt.prompt_id))
+                rows.append({**row, "is_cache_flushed": flushed[arm.label], "gate": gate})
+        return rows
+
+    def _decode(self, arm: Arm, block: Block, answers: Answers) -> bool:
+        try:
+            is_flushed = self._prepare(arm)
+        except EngineError as error:
+            self._raise_if_gone()
+            answers |= {(arm.label, prompt.prompt_id): error.what for prompt in block.prompts}
+            return False
+        if self._spec.load.is_one_by_one:
+            answers[arm.label, block.prompts[0].prompt_id] = self._measure(block.prompts[0])
+        else:
+            self._decode_together(arm, block, answers)
+        if any(isinstance(answers[arm.label, prompt.prompt_id], str) for prompt in block.prompts):
+            self._raise_if_gone()
+        return is_flushed
+
+    def _decode_together(self, arm: Arm, block: Block, answers: Answers) -> None:
+        """Send a block's prompts with the load's concurrency, or at its arrival rate."""
+        load = self._spec.load
+        # The same arrivals for every arm of a block.
+        arrivals = random.Random(f"{load.seed} {block.repeat} {block.index}")
+        in_flight = threading.Semaphore(load.concurrency if load.request_rate is None else len(block.prompts))
+        with ThreadPoolExecutor(max_workers=len(block.prompts)) as pool:
+
+            def send(prompt: Prompt) -> Measured | str:
+                try:
+                    return self._measure(prompt)
+                finally:
+                    in_flight.release()
+
+            futures = []
+            for prompt in block.prompts:
+                in_flight.acquire()
+                futures.append((prompt, pool.submit(send, prompt)))
+                if load.request_rate is not None:
+                    time.sleep(arrivals.expovariate(load.request_rate))
+            answers |= {(arm.label, prompt.prompt_id): future.result() for prompt, future in futures}
+
+    def _measure(self, prompt: Prompt) -> Measured | str:
+        try:
+            return measure(self._client, prompt, self._spec.load.cap(prompt))
+        except JetspecError as error:
+            return error.what
+
+    def _prepare(self, arm: Arm) -> bool:
+        if arm.tree is not None:
+            self._client.set_tree(arm.tree)
+        is_flushed = self._client.flush_cache()
+        if not is_flushed:
+            self._note("no cache flush, so the cache state is unknown")
+        return is_flushed
+
+    def _raise_if_gone(self) -> None:
+        why = self._bench.why_gone()
+        if why:
+            raise EngineError(why)
+
+    def _row(self, block: Block, arm: Arm, prompt: Prompt, answer: Measured | str) -> Row:
+        row: dict[str, Any] = {
+            "pairing": block.pairing.label,
+            "repeat": block.repeat,
+            "block": block.index,
+            "prompt_id": prompt.prompt_id,
+            "class": prompt.text_class or "unclassed",
+            "arm": arm.label,
+            "is_ok": not isinstance(answer, str),
+            "error": answer if isinstance(answer, str) else "",
+        }
+        if isinstance(answer, str):
+            return row
+        return {**row, **answer.to_mapping(), "started_s": answer.started_s - self._started}
+
+    def _note(self, text: str) -> None:
+        if text not in self.notes:
+            self.notes.append(text)

@@ -1,0 +1,131 @@
+"""The server that is measured: reached by its URL or started here, and checked for what the plan needs.
+
+Knows nothing of prompts and results.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jetspec_cli import environment, options
+from jetspec_cli.bench.plan import BenchSpec, Pairing, pair
+from jetspec_cli.gating.sides import Sides, server_record
+from jetspec_cli.serving.client import ServerClient
+from jetspec_cli.serving.launcher import ServerProcess
+from jetspec_cli.serving.transport import host_of
+from jetspec_engine.config import TreeConfig
+from jetspec_engine.errors import BusyError, ConfigError, EngineError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """How to reach the server.
+
+    Attributes:
+        url: None starts one.
+        api_key: for it.
+        timeout_s: longest wait for a part of an answer.
+
+    Raises:
+        ConfigError: the URL is not http(s).
+    """
+
+    url: str | None = None
+    api_key: str | None = None
+    timeout_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.url is not None:
+            host_of(self.url)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """A server that is ready.
+
+    Attributes:
+        client: speaks to it.
+        process: the child that serves, or None for a given URL.
+    """
+
+    client: ServerClient
+    process: ServerProcess | None
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """What the document says of the server."""
+        return server_record("measured", self.client, is_started=self.process is not None)
+
+    def sides(self) -> Sides:
+        """Return the server as both sides of a gate's comparison."""
+        dtype = str(self.client.info.get("dtype") or "")
+        return Sides(candidate=self.client, oracle=self.client, process=self.process, trees=(), dtype=dtype)
+
+    def why_gone(self) -> str:
+        """Return why the server does not answer any more, or an empty string while it does."""
+        return self.sides().why_gone(self.client)
+
+
+@contextmanager
+def open_bench(spec: BenchSpec, link: Link, on_progress: Callable[[str], None]) -> Iterator[Bench]:
+    """Reach or start the server; stop what was started and restore the tree of what was given.
+
+    Raises:
+        ConfigError: the server cannot do what the plan asks.
+        EngineError: the server does not answer, or the child failed.
+    """
+    with ExitStack() as stack:
+        process = None
+        if link.url is None:
+            settings = {**spec.server, "dtype": spec.dtype, "cache_dir": str(environment.cache_dir())}
+            settings.setdefault("max_running", max(options.SERVE.max_running, spec.load.concurrency))
+            config = options.serve_config(settings, spec.trees or (TreeConfig(),))
+            words = options.server_arguments(config)
+            process = stack.enter_context(ServerProcess(words, api_key=link.api_key, on_progress=on_progress))
+        url = link.url or (process.url if process is not None else "")
+        client = ServerClient.connect(url, api_key=link.api_key, timeout_s=link.timeout_s)
+        stack.enter_context(client)
+        check(spec, client, is_given=process is None)
+        if process is None and client.can_switch_tree:
+            stack.callback(_restore, client, client.tree())
+        yield Bench(client=client, process=process)
+
+
+def check(spec: BenchSpec, client: ServerClient, *, is_given: bool) -> None:
+    """Raise ConfigError when a server cannot run the plan."""
+    if is_given and spec.server:
+        hint = "leave out one of them"
+        raise ConfigError("options of a server to be started were given together with --url", hint=hint)
+    runs = client.info.get("dtype")
+    if spec.dtype != "auto" and runs is not None and runs != spec.dtype:
+        raise ConfigError(f"dtype: {spec.dtype}, the server at {client.url} runs {runs}")
+    if spec.trees and not client.can_switch_tree:
+        hint = "leave out the tree options and --compare: it is measured as it was started"
+        raise ConfigError(f"{client.url}: cannot switch trees", hint=hint)
+    room = client.info.get("max_tree") or {}
+    for tree in spec.trees:
+        budget = tree.budget if tree.width > 1 and tree.budget is not None else 1
+        for name, value in (("width", tree.width), ("budget", budget)):
+            if value > room.get(name, value):
+                raise ConfigError(f"tree.{name}: {value}, {client.url} was started for at most {room[name]}")
+
+
+def name_running_tree(spec: BenchSpec, bench: Bench) -> BenchSpec:
+    """Return the spec with the tree a given server runs now in the place of "as it was started"."""
+    if not bench.client.can_switch_tree:
+        return spec
+    running = bench.client.tree()
+
+    def named(pairing: Pairing) -> Pairing:
+        if all(arm.tree is not None for arm in pairing.arms):
+            return pairing
+        return pair(running, [arm.label for arm in pairing.arms if arm.is_baseline])
+
+    return replace(spec, pairings=tuple(named(pairing) for pairing in spec.pairings))
+
+
+def _restore(client: ServerClient, tree: TreeConfig) -> None:
+    # The run's own outcome matters more than a server that died meanwhile.
+    with suppress(EngineError, ConfigError, BusyError):
+        client.set_tree(tree)

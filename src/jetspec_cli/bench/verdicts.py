@@ -1,0 +1,62 @@
+"""What a reader wants to know first: does the tree pay, which cell is best, for which text. Knows cells only."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from jetspec_cli.bench.speed import PAYS
+
+Cell = Mapping[str, Any]
+OVERALL = "overall"
+
+
+def tree_cells(cells: Iterable[Cell], baseline: str = "linear") -> list[Cell]:
+    """Return the tree cells that have a speedup over a baseline; cells whose gate failed have none."""
+    return [cell for cell in cells if cell["role"] == "tree" and speedup(cell, baseline) is not None]
+
+
+def speedup(cell: Cell, baseline: str = "linear") -> float | None:
+    """Return a cell's speedup over a baseline, or None."""
+    found = (cell["against"].get(baseline) or {}).get("speedup")
+    return None if not found else float(found["value"])
+
+
+def best_cells(cells: Sequence[Cell]) -> dict[str, Any]:
+    """Return the fastest tree cell overall and by class of text, against linear; empty without any."""
+    candidates = tree_cells(cells)
+    if not candidates:
+        return {}
+    best = max(candidates, key=lambda cell: speedup(cell) or 0.0)
+    against = best["against"]["linear"]
+    found = {OVERALL: {"label": best["label"], "speedup": speedup(best), "verdict": against["verdict"]}}
+    for name in sorted({name for cell in candidates for name in cell["against"]["linear"]["speedup_by_class"]}):
+        ranked = [(c["against"]["linear"]["speedup_by_class"].get(name) or 0.0, c["label"]) for c in candidates]
+        value, label = max(ranked, key=lambda pair: pair[0])
+        # A class has too few prompts for an interval of its own, so there is a value and no verdict.
+        found[name] = {"label": label, "speedup": value, "verdict": None}
+    return found
+
+
+def break_even(cell: Cell) -> str:
+    """Return one sentence that holds a cell's accept ratio against its step cost ratio (R16)."""
+    found = cell["against"].get("linear") or {}
+    accept_ratio, step_cost_ratio = found.get("accept_ratio"), found.get("step_cost_ratio")
+    if accept_ratio is None or step_cost_ratio is None:
+        return f"{cell['label']}: accept ratio and step cost ratio are not both known"
+    relation = ">" if accept_ratio > step_cost_ratio else "<="
+    sentence = f"{cell['label']}: accept ratio {accept_ratio:.3f} {relation} step cost ratio {step_cost_ratio:.3f}"
+    one = found["speedup"]
+    if not one:
+        return sentence
+    bounds = f" [{one['low']:.3f}, {one['high']:.3f}]" if one["low"] is not None else ""
+    return f"{sentence}; measured speedup over linear {one['value']:.3f}{bounds}: {found['verdict']}"
+
+
+def statement(cells: Sequence[Cell]) -> str:
+    """Return whether the tree pays, from the fastest cell; empty when no tree was held against linear."""
+    candidates = tree_cells(cells)
+    if not candidates:
+        return ""
+    best = max(candidates, key=lambda cell: speedup(cell) or 0.0)
+    num_pay = sum(1 for cell in candidates if cell["against"]["linear"]["verdict"] == PAYS)
+    head = f"{num_pay} of {len(candidates)} tree cells pay; the fastest is " if len(candidates) > 1 else ""
+    return head + break_even(best)

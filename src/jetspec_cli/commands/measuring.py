@@ -1,0 +1,58 @@
+"""What ``bench`` and ``sweep`` share: prompts in, a measurement or its estimate, the document out."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from jetspec_cli import console, environment, options
+from jetspec_cli.bench.estimate import estimate
+from jetspec_cli.bench.execute import Asked, execute
+from jetspec_cli.bench.plan import BenchSpec
+from jetspec_cli.bench.server import Link
+from jetspec_cli.prompts import Prompt, read_prompts
+from jetspec_cli.reporting import json_doc
+from jetspec_cli.reporting.bench_text import FORMATS, BenchLive, render, render_estimate
+from jetspec_engine.config import DTYPES, check_choice
+from jetspec_engine.errors import ArtifactError
+
+ROWS_SUFFIX = ".requests.ndjson"
+
+
+def run(spec: BenchSpec, link: Link, *, out: Path | None, output: str, is_dry: bool) -> int:
+    """Measure, or estimate, and print; return the exit code.
+
+    Args:
+        spec, link: what to measure, and where.
+        out: file of the document; None keeps nothing.
+        output: format on stdout.
+        is_dry: estimate only.
+    """
+    options.check_format(output, FORMATS)
+    check_choice("dtype", spec.dtype, DTYPES)
+    prompts = read_all(spec.prompts)
+    if is_dry:
+        console.data(render_estimate(estimate(spec, prompts, link, console.talk), output))
+        return 0
+    rows = None if out is None else out.with_name(out.stem + ROWS_SUFFIX)
+    command = environment.redacted_command(sys.argv)
+    with console.bar(spec.kind, None) as bar:
+        watcher = BenchLive(bar, out)
+        document = execute(Asked(spec=spec, prompts=prompts, link=link, command=command, rows=rows), watcher)
+    if out is not None:
+        json_doc.write_whole(out, json_doc.dumps(document))
+        console.talk(f"written to {out}")
+    console.data(render(document, output))
+    if document["error"]:
+        console.error(document["error"], document["hint"], document["exit_code"], as_json=False)
+    return int(document["exit_code"])
+
+
+def read_all(paths: Sequence[Path]) -> list[Prompt]:
+    """Read prompts files as one set. Raises ArtifactError, also for an id that two files share."""
+    prompts: dict[str, Prompt] = {}
+    for path in paths:
+        for prompt in read_prompts(path):
+            if prompt.prompt_id in prompts:
+                raise ArtifactError(f"{path}: id {prompt.prompt_id!r} is in another of the files too")
+            prompts[prompt.prompt_id] = prompt
+    return list(prompts.values())

@@ -1,0 +1,55 @@
+"""``jetspec sweep``: every tree setting, gated and measured beside linear; which cell is best, does the tree pay?"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jetspec_cli import options
+from jetspec_cli.commands import bench
+
+Prompts = Annotated[str, typer.Option("--prompts", help="Prompts file, or a list of files.")]
+Widths = Annotated[str | None, typer.Option("--tree-width", help="W, or a list: 4,8.")]
+Budgets = Annotated[str | None, typer.Option("--budget", help="B, or a list: 16,64,chain.")]
+Rules = Annotated[str | None, typer.Option("--rule", "--tree-rule", help="best_first, top2gap, accum_logp or a list.")]
+Betas = Annotated[str | None, typer.Option("--beta", help="Slope of top2gap, or a list.")]
+Gaps = Annotated[str | None, typer.Option("--g0", help="Gap at which top2gap halves W, or a list.")]
+Out = Annotated[Path | None, typer.Option("--out", help="Folder of the results, resumed; results/sweep-... if unset.")]
+
+
+def sweep(
+    *, prompts: Prompts, tree_width: Widths = None, budget: Budgets = None, rule: Rules = None, beta: Betas = None,
+    g0: Gaps = None, keep_spine: options.KeepSpine = None, url: bench.Url = None, repeat: bench.Repeat = 1,
+    max_new_tokens: bench.Cap = None, dtype: bench.Dtype = "auto", allow_near_ties: bench.NearTies = False,
+    engine: options.Engine = None, target: options.Target = None, head: options.Head = None,
+    drafter: options.DrafterName = None, device: options.Device = None, page_size: options.PageSize = None,
+    max_seq_len: options.MaxSeqLen = None, threads: options.Threads = None, api_key: options.ApiKey = None,
+    timeout_s: bench.Timeout = 600.0, dry_run: bench.DryRun = False, out: Out = None, output: bench.Format = "table",
+) -> None:  # fmt: skip
+    """Gate and measure every cell of a grid beside the linear path, on one server; resumable."""
+    from jetspec_cli.bench.grid import pairings_of, trees_of
+    from jetspec_cli.bench.plan import BenchSpec, Load
+    from jetspec_cli.bench.server import Link
+    from jetspec_cli.commands.measuring import read_all, run
+    from jetspec_cli.environment import api_key as key_of_environment
+
+    settings = options.given(
+        width=options.parse_integers("--tree-width", tree_width), budget=options.parse_budgets("--budget", budget),
+        rule=options.split_list(rule), beta=options.parse_numbers("--beta", beta),
+        g0=options.parse_numbers("--g0", g0), keep_spine=None if keep_spine is None else [keep_spine],
+    )  # fmt: skip
+    server = options.given(
+        engine=engine, target=target, head=head, drafter=drafter, device=device, page_size=page_size,
+        max_seq_len=max_seq_len, num_threads=threads,
+    )  # fmt: skip
+    spec = BenchSpec(
+        kind="sweep", prompts=tuple(Path(name) for name in options.split_list(prompts) or []),
+        pairings=pairings_of(trees_of(settings)), load=Load(repeat=repeat, max_new_tokens=max_new_tokens),
+        dtype=dtype, server=server, allow_near_ties=allow_near_ties,
+    )  # fmt: skip
+    link = Link(url=url, api_key=api_key or key_of_environment(), timeout_s=timeout_s)
+    # The same command finds its own rows again; another grid gets another folder.
+    folder = out or Path("results") / f"sweep-{spec.fingerprint(read_all(spec.prompts), url)[:8]}"
+    if not dry_run:
+        folder.mkdir(parents=True, exist_ok=True)
+    raise typer.Exit(run(spec, link, out=folder / "sweep.json", output=output, is_dry=dry_run))

@@ -1,0 +1,131 @@
+"""Cells of measurements as rows of a table: what is shown, under which heading, in which unit.
+
+Seconds become milliseconds here. A value nobody knows, or that was withheld, is a dash. Knows plain data only.
+"""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+Cell = Mapping[str, Any]
+DASH = "-"
+HEADINGS = {
+    "label": "cell",
+    "gate": "gate",
+    "requests": "requests",
+    "accept_length": "accept length",
+    "accept_rate": "accept rate",
+    "round_ms": "round ms",
+    "ttft_ms": "TTFT ms p50/p90/p99",
+    "tpot_ms": "TPOT ms p50/p90/p99",
+    "e2e_ms": "E2E ms p50/p90/p99",
+    "tok_s": "tok/s (passes)",
+    "over_linear": "over linear [95 %]",
+    "over_plain": "over plain",
+    "step_cost_ratio": "step cost ratio",
+    "verdict": "verdict",
+}
+
+
+def row(cell: Cell) -> dict[str, str]:
+    """Return one cell's row for people."""
+    linear = cell["against"].get("linear") or {}
+    plain = cell["against"].get("plain") or {}
+    failed = f", {cell['num_failed']} failed" if cell["num_failed"] else ""
+    return {
+        "label": cell["label"],
+        "gate": _gate(cell["gate"]),
+        "requests": f"{cell['num_requests']}{failed}",
+        "accept_length": number(cell["accept_length"]),
+        "accept_rate": number(cell["accept_rate"]),
+        "round_ms": number(_scaled((cell["round_s"] or {}).get("median"))),
+        "ttft_ms": _percentiles(cell["ttft_s"]),
+        "tpot_ms": _percentiles(cell["tpot_s"]),
+        "e2e_ms": _percentiles(cell["e2e_s"]),
+        "tok_s": _spread(cell["tok_s"]),
+        "over_linear": interval(linear.get("speedup")),
+        "over_plain": interval(plain.get("speedup")),
+        "step_cost_ratio": number(linear.get("step_cost_ratio"), 3),
+        "verdict": (cell["role"] == "tree" and linear.get("verdict")) or DASH,
+    }
+
+
+def shown(cells: Iterable[Cell]) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """Return headings and rows; columns that hold nothing are left out."""
+    rows = [row(cell) for cell in cells]
+    headings = {key: name for key, name in HEADINGS.items() if any(one[key] != DASH for one in rows)}
+    return headings, rows
+
+
+def csv_text(cells: Iterable[Cell]) -> str:
+    """Return cells as CSV, numbers unrounded, in seconds."""
+    rows = [flat(cell) for cell in cells]
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(rows[0]) if rows else ["label"], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return file.getvalue()
+
+
+def flat(cell: Cell) -> dict[str, Any]:
+    """Return one cell as a flat mapping; None where a value is not known or was withheld."""
+    tree = cell.get("tree") or {}
+    linear, plain = cell["against"].get("linear") or {}, cell["against"].get("plain") or {}
+    found: dict[str, Any] = {
+        **(cell.get("setting") or {}),
+        "label": cell["label"],
+        **{key: tree.get(key) for key in ("rule", "width", "budget", "beta", "g0", "keep_spine")},
+        "gate": cell["gate"]["outcome"],
+        **{key: cell[key] for key in ("num_requests", "num_failed", "accept_length", "accept_rate")},
+        "median_round_s": (cell["round_s"] or {}).get("median"),
+    }
+    for name in ("ttft_s", "tpot_s", "e2e_s"):
+        found |= {f"{name}_{point}": (cell[name] or {}).get(point) for point in ("p50", "p90", "p99")}
+    found |= {f"tok_s_{point}": (cell["tok_s"] or {}).get(point) for point in ("value", "min", "max")}
+    for name, against in (("linear", linear), ("plain", plain)):
+        speedup = against.get("speedup") or {}
+        found |= {f"speedup_{name}_{point}": speedup.get(point) for point in ("value", "low", "high")}
+    return found | {key: linear.get(key) for key in ("accept_ratio", "step_cost_ratio", "verdict")}
+
+
+def number(value: Any, digits: int = 2) -> str:
+    """Return a number for people, text as it is, a dash for nothing."""
+    if value is None or value == "":
+        return DASH
+    return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
+
+
+def interval(found: Mapping[str, Any] | None) -> str:
+    """Return ``1.23 [1.10, 1.40]``, without bounds where there are none."""
+    if not found:
+        return DASH
+    bounds = f" [{found['low']:.2f}, {found['high']:.2f}]" if found["low"] is not None else ""
+    return f"{found['value']:.2f}{bounds}"
+
+
+def best_lines(best: Mapping[str, Mapping[str, Any]]) -> Sequence[str]:
+    """Return one line for the best cell overall and of each class of text."""
+    return [f"best {name}: {one['label']}, {number(one['speedup'])} over linear" for name, one in best.items()]
+
+
+def _gate(gate: Mapping[str, Any]) -> str:
+    counts = {name: count for name, count in gate["verdicts"].items() if name != "identical"}
+    return str(gate["outcome"]) + (f" ({', '.join(f'{n} {name}' for name, n in counts.items())})" if counts else "")
+
+
+def _scaled(value: float | None) -> float | None:
+    return None if value is None else value * 1000
+
+
+def _percentiles(found: Mapping[str, float] | None) -> str:
+    if not found:
+        return DASH
+    return "/".join(f"{found[point] * 1000:.{0 if found['p50'] >= 0.1 else 1}f}" for point in ("p50", "p90", "p99"))
+
+
+def _spread(found: Mapping[str, float] | None) -> str:
+    if not found:
+        return DASH
+    spread = f" ({found['min']:.1f}-{found['max']:.1f})" if found["min"] != found["max"] else ""
+    return f"{found['value']:.1f}{spread}"
