@@ -1,7 +1,7 @@
 """Float32 means float32 in our own calls, and the process's switches are left as they were.
 
 Knows nothing of models. TF32 on a GPU, and bfloat16 in the place of float32 on a CPU, are switches of the whole
-process that a program around us may have turned; so is the reduced precision of split sums in bfloat16.
+process that a program around us may have turned.
 """
 
 from collections.abc import Iterator

@@ -132,8 +132,9 @@ class DecoderTarget:
 
     def copy_prefix(self, source: SlotRegion, destination: SlotRegion, length: int) -> bool:
         """Copy the state of the first ``length`` positions. Always True: keys and values can be cut anywhere."""
-        if length > min(source.capacity, destination.capacity):
-            raise EngineError(f"copy_prefix: {length} positions, expected at most {destination.capacity}")
+        most = min(source.capacity, destination.capacity)
+        if length > most:
+            raise EngineError(f"copy_prefix: {length} positions, expected at most {most}")
         with torch.inference_mode():
             self.state.copy(source, destination, length)
         return True
