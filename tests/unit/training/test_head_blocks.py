@@ -49,15 +49,11 @@ def test_a_block_sees_its_context_and_its_own_past_only(
     assert by_token.abs().sum(-1).nonzero().flatten().tolist() == [int(tokens[0, 10])]
 
 
-def test_the_saved_scale_is_inside_fc(
-    head: HeadBlocks, parameters: dict, target: FrozenTarget, pool: TextPool
-) -> None:
+def test_the_saved_scale_is_inside_fc(head: HeadBlocks, parameters: dict, target: FrozenTarget, pool: TextPool) -> None:
     _, states = _states(target, pool)
     folded = {k: v.float() for k, v in head.folded(parameters).items()}
     plain = HeadBlocks(head.config, target.embedding, torch.ones(64), dtype=torch.float32, max_positions=256)
-    torch.testing.assert_close(
-        plain.context(folded, states), head.context(parameters, states), rtol=0.03, atol=0.03
-    )
+    torch.testing.assert_close(plain.context(folded, states), head.context(parameters, states), rtol=0.03, atol=0.03)
 
 
 def test_the_feature_scale_ignores_massive_activations() -> None:

@@ -76,9 +76,7 @@ def test_time_is_the_clock_when_no_steps_are_given(
     assert place.elapsed_s >= 30
 
 
-def test_a_checkpoint_of_another_shape_is_refused(
-    make: Callable[..., TrainingRun], tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_another_shape_is_refused(make: Callable[..., TrainingRun], tmp_path: Path) -> None:
     trainer = make()
     trainer.save(tmp_path / "a.pt")
     state = torch.load(tmp_path / "a.pt", weights_only=True)
