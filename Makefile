@@ -24,7 +24,7 @@ lint: $(STAMP)
 
 test: $(STAMP)
 	@mkdir -p reports
-	$(BIN)/python -m pytest --junitxml=reports/tests.xml
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --quiet --junitxml=reports/tests.xml
 
 gate: $(STAMP)
 	@mkdir -p reports
