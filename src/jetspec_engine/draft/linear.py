@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from jetspec_engine.draft.row_counts import next_row_count, pad_rows
+
 Linear = Callable[[Tensor], Tensor]
 
 TYPICAL_ROWS = 16
 
 
 def prepare_linear(weight: Tensor) -> Linear:
-    """Return ``x -> x @ weight.T`` for a (N, K) weight, packed for oneDNN where that is to be had (CPUs).
+    """Return ``x -> x @ weight.T`` for rows (n, K) and a weight (N, K), packed for oneDNN where it is to be had (CPUs).
 
     Measured on one core at 16 rows: packed is 1.4 times as fast in bfloat16, 2.5 times in float32. Packing copies the
     weight, so the caller should drop its own.
@@ -27,8 +29,9 @@ def prepare_linear(weight: Tensor) -> Linear:
     pointwise = torch.ops.mkldnn._linear_pointwise.default
 
     def run(x: Tensor) -> Tensor:
-        made: Tensor = pointwise(x, packed, None, "none", [], "")
-        return made
+        count = x.shape[0]
+        made: Tensor = pointwise(pad_rows(x, next_row_count(count)), packed, None, "none", [], "")
+        return made[:count]
 
     return run
 

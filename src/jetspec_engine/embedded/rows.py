@@ -12,13 +12,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn import functional
+
+from jetspec_engine.draft.row_counts import ROW_COUNTS, next_row_count, pad_rows
 
 # The anchor: the rows of a linear verify, in whose kernel most rounds run.
 ANCHOR_ROWS = 16
-MAX_ROWS = 128
-# Every count below the anchor is tried; above it some, since a kernel is compiled for each.
-LARGER_COUNTS = (17, 18, 19, 21, 23, 24, 31, 32, 33, 39, 47, 48, 49, 63, 64, 65, 80, 96, 111, 127, MAX_ROWS)
+MAX_ROWS = ROW_COUNTS[-1]
 FIXED_COUNTS = (MAX_ROWS, 64, 32)
 # Size of the terms that cancel, beside terms of about 1.
 CANCELLING = 2.0**14
@@ -28,11 +27,11 @@ DISTINCT_OUTPUTS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class RowPolicy:
-    """Row counts among which a row's result keeps its bits.
+    """Row counts among which a row's result keeps its bits. Rows are padded with zeros to one that has been tried.
 
     Attributes:
-        min_rows: fewer rows are padded with zeros up to this.
-        max_rows: more rows are split into tiles of this many.
+        min_rows: the fewest.
+        max_rows: the most; more rows are split into tiles of this many.
     """
 
     min_rows: int
@@ -46,12 +45,11 @@ class RowPolicy:
             rows: its arguments, all with the same n >= 1.
         """
         count = rows[0].shape[0]
-        if self.min_rows <= count <= self.max_rows:
-            return run(*rows)
-        if count < self.min_rows:
-            return run(*(functional.pad(x, (0, 0, 0, self.min_rows - count)) for x in rows))[:count]
-        tiles = zip(*(torch.split(x, self.max_rows) for x in rows), strict=True)
-        return torch.cat([self.apply(run, *tile) for tile in tiles])
+        if count > self.max_rows:
+            tiles = zip(*(torch.split(x, self.max_rows) for x in rows), strict=True)
+            return torch.cat([self.apply(run, *tile) for tile in tiles])
+        allowed = min(max(next_row_count(count), self.min_rows), self.max_rows)
+        return run(*rows) if count == allowed else run(*(pad_rows(x, allowed) for x in rows))[:count]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,12 +99,12 @@ def probe_rows(run: Callable[..., Tensor], rows: Sequence[Tensor]) -> RowPolicy:
         return ONE_ROW
     anchor = run(*rows)
     smallest = largest = ANCHOR_ROWS
-    for count in range(ANCHOR_ROWS - 1, 0, -1):
+    for count in (n for n in reversed(ROW_COUNTS) if n < ANCHOR_ROWS):
         ends = ([x[:count] for x in rows], anchor[:count]), ([x[-count:] for x in rows], anchor[-count:])
         if not all(torch.equal(run(*part), wanted) for part, wanted in ends):
             break
         smallest = count
-    for count in LARGER_COUNTS:
+    for count in (n for n in ROW_COUNTS if n > ANCHOR_ROWS):
         if not torch.equal(run(*(_repeated(x, count) for x in rows)), _repeated(anchor, count)):
             break
         largest = count

@@ -36,8 +36,8 @@ def in_order(x: Tensor, weight: Tensor) -> Tensor:
         (lambda n: n == 1, (2, MAX_ROWS)),
         (lambda n: n < 4, (4, MAX_ROWS)),
         (lambda n: n > 32, (1, 32)),
-        (lambda n: n in (5, 64), (6, 63)),
-        (lambda n: n == MAX_ROWS, (1, MAX_ROWS - 1)),
+        (lambda n: n in (4, 64), (8, 48)),
+        (lambda n: n == MAX_ROWS, (1, 96)),
     ],
 )
 def test_a_kernel_for_some_row_counts_is_found_in_any_dtype(is_other, expected, dtype: torch.dtype) -> None:
@@ -74,7 +74,7 @@ def test_rows_are_padded_and_tiled_to_allowed_counts(count: int) -> None:
     x, y = torch.randn(count, 5), torch.randn(count, 5)
     policy = RowPolicy(min_rows=4, max_rows=16)
     assert torch.equal(policy.apply(run, x, y), x + 2 * y)
-    assert all(4 <= rows <= 16 for rows in seen)
+    assert set(seen) <= {4, 8, 12, 16}
 
 
 @pytest.mark.parametrize("layout", [PACKED, BLOCKED, PLAIN], ids=lambda layout: layout.name)
