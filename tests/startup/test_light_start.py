@@ -61,7 +61,11 @@ sys.modules["transformers"] = None  # importing it fails
 import jetspec_engine
 from support.tiny_pairs import assembled_rig, make_tiny_pair
 for module in pkgutil.walk_packages(jetspec_engine.__path__, "jetspec_engine."):
-    importlib.import_module(module.name)
+    try:
+        importlib.import_module(module.name)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "sglang":  # the plugin's inner modules run inside sglang only
+            raise
 with assembled_rig(make_tiny_pair(Path(sys.argv[1]))) as rig:
     rendered = rig.engine.tokenizer.render_chat([{"role": "user", "content": "hi"}])
     print(len(rig.run(rig.engine.tokenizer.encode_rendered(rendered), max_new_tokens=5, ignore_eos=True).ids))

@@ -1,7 +1,7 @@
-"""SGLang as an engine, seen from the registry: for now it only says that it cannot run.
+"""SGLang as an engine, seen from the registry: whether it can run here, and one server from start to stop.
 
 Deliberately imports nothing of sglang: whether the package is there is asked of its installed metadata, which a
-folder that happens to be called ``sglang`` does not have.
+folder that happens to be called ``sglang`` does not have. Knows the child process and nothing inside it.
 """
 
 from collections.abc import Callable
@@ -10,38 +10,60 @@ from importlib import metadata
 from jetspec_engine.config import ServeConfig
 from jetspec_engine.errors import UnavailableError
 from jetspec_engine.records import Availability, ServeEvent
+from jetspec_engine.sglang_backend.refusals import SUPPORTED_VERSION
 
 INSTALL_HINT = "pip install 'jetspec[sglang]' on a machine with CUDA, or use --engine embedded"
+# Flips with the first tree that an H200 has verified: until then this engine is not offered.
+CAN_VERIFY_TREES = False
 
 
 class SglangBackend:
-    """The SGLang engine's place in the registry; the plugin itself is not part of this release."""
+    """The SGLang engine's place in the registry."""
 
     name = "sglang"
 
     def availability(self, config: ServeConfig) -> Availability:
-        """Say what is missing; never available in this release.
+        """Say what is missing; in this release trees always are.
 
         Args:
-            config: not looked at yet.
+            config: not looked at.
         """
         del config
         try:
-            metadata.version("sglang")
+            version = metadata.version("sglang")
         except metadata.PackageNotFoundError:
             return Availability(is_available=False, missing=("package sglang",), hint=INSTALL_HINT)
-        return Availability(
-            is_available=False,
-            missing=("the SGLang plugin, which this release does not have yet",),
-            hint="use --engine embedded",
-        )
+        if version != SUPPORTED_VERSION:
+            return Availability(
+                is_available=False,
+                missing=(f"sglang {SUPPORTED_VERSION}, found {version}",),
+                hint=f"pip install 'sglang=={SUPPORTED_VERSION}'",
+            )
+        missing = () if CAN_VERIFY_TREES else ("tree verify on SGLang, which this release does not have yet",)
+        return Availability(is_available=not missing, missing=missing, hint="use --engine embedded" if missing else "")
 
     def serve(self, config: ServeConfig, on_event: Callable[[ServeEvent], None]) -> None:
-        """Refuse to serve.
+        """Start SGLang with our plugin, say "ready", and block until SIGINT or SIGTERM.
+
+        Args:
+            config: what to serve; port 0 picks a free port.
+            on_event: receives log lines that matter, ready (message: the URL; info) and stopped; log lines come on a
+                thread of their own.
 
         Raises:
-            UnavailableError: always.
+            UnavailableError: sglang, a GPU or the port is not to be had.
+            ConfigError: something the engine cannot do.
+            ArtifactError: the models do not belong together.
+            EngineError: the server failed; one line with its own reason.
         """
-        del on_event
-        availability = self.availability(config)
-        raise UnavailableError(f"engine sglang: missing {availability.missing[0]}", hint=availability.hint)
+        found = self.availability(config)
+        if not found.is_available:
+            raise UnavailableError(f"engine sglang: missing {found.missing[0]}", hint=found.hint)
+        from jetspec_engine.sglang_backend import hosting, launch
+        from jetspec_engine.sglang_backend.models import find_models
+
+        target, head = find_models(config)
+        gpu = launch.choose_gpu(config, launch.probe_free_memory())
+        port = hosting.free_port(config.host, config.port)
+        words = launch.server_words(config, target=target, head=head, port=port, gpu=gpu)
+        hosting.host_server([*launch.SERVER_COMMAND, *words], config, port, on_event)

@@ -1,0 +1,62 @@
+"""The plugin's entry point: SGLang calls ``activate`` in each of its processes before it does anything else.
+
+Registers the algorithm and hooks three functions. SGLang logs a plugin's failure and goes on without it, so a server
+must be asked whether the plugin is active (``launch`` does). Importing this module imports neither sglang nor torch.
+"""
+
+import argparse
+import contextvars
+from collections.abc import Callable
+from importlib import metadata
+from typing import Any
+
+from jetspec_engine.sglang_backend import causality
+from jetspec_engine.sglang_backend.args import ALGORITHM, TreeSettings, add_options, settings_from_namespace
+from jetspec_engine.sglang_backend.refusals import check_version
+
+SETTINGS_ATTRIBUTE = "_jetspec"
+HOOKED = {
+    "add_cli_args": "sglang.srt.server_args.ServerArgs.add_cli_args",
+    "from_cli_args": "sglang.srt.server_args.ServerArgs.from_cli_args",
+    "attention": "sglang.srt.models.dflash._get_dflash_layer_attention_params",
+}
+
+_settings: contextvars.ContextVar[TreeSettings | None] = contextvars.ContextVar("jetspec_settings", default=None)
+
+
+def activate() -> None:
+    """Register JETSPEC and hook SGLang's command line and draft model (the entry point).
+
+    Raises:
+        UnavailableError: another version of SGLang; nothing is registered or hooked then.
+    """
+    check_version(metadata.version("sglang"))
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+    from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+
+    from jetspec_engine.sglang_backend.algorithm import JetSpecAlgorithm, worker_class
+
+    SpeculativeAlgorithm.register(ALGORITHM, supports_overlap=True, spec_class=JetSpecAlgorithm)(worker_class)
+    HookRegistry.register(HOOKED["add_cli_args"], with_our_options, HookType.AROUND)
+    HookRegistry.register(HOOKED["from_cli_args"], with_our_settings, HookType.AROUND)
+    HookRegistry.register(HOOKED["attention"], causality.layer_attention, HookType.AROUND)
+
+
+def with_our_options(original: Callable[[argparse.ArgumentParser], None], parser: argparse.ArgumentParser) -> None:
+    """Add SGLang's options and ours (around ``ServerArgs.add_cli_args``)."""
+    original(parser)
+    add_options(parser)
+
+
+def with_our_settings(original: Callable[..., Any], cls: type, namespace: argparse.Namespace) -> Any:
+    """Read our options while SGLang resolves its own (around ``ServerArgs.from_cli_args``)."""
+    token = _settings.set(settings_from_namespace(namespace))
+    try:
+        return original(cls, namespace)
+    finally:
+        _settings.reset(token)
+
+
+def settings_being_read() -> TreeSettings:
+    """Return the settings of the command line that is being read; the defaults where SGLang is used without one."""
+    return _settings.get() or TreeSettings()
