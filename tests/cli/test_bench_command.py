@@ -1,9 +1,11 @@
 """``jetspec bench`` against scripted servers: what is measured, compared, counted and refused."""
 
+import itertools
 import json
 import time
 
 import pytest
+
 from support.mock_server import ROUND, Script
 from support.stream_server import CUT_OFF, ERROR_EVENT, stream_server
 
@@ -50,7 +52,7 @@ def test_R24_case_33_warm_up_is_none_of_the_prompts_and_the_cache_is_flushed_bef
     with stream_server() as (url, state):
         assert jetspec("bench", "--prompts", prompts, "--url", url, "--repeat", "2").code == 0
     generations = [(path, body) for path, body in state.log if path in ("/generate", "/flush_cache")]
-    measured = [(before[0], body) for before, (path, body) in zip(generations, generations[1:], strict=False)
+    measured = [(before[0], body) for before, (path, body) in itertools.pairwise(generations)
                 if path == "/generate"][2:]  # fmt: skip
     assert [before for before, _ in measured] == ["/flush_cache"] * 8
     sent = [tuple(body["input_ids"]) for path, body in generations if path == "/generate"]

@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, ClassVar
 
 from support.mock_server import Handler, MockHttpServer, Script, State, decode, encode
 
@@ -14,7 +14,7 @@ CUT_OFF = "cut off"
 class StreamHandler(Handler):
     """Streams OpenAI answers; ``faults`` maps a generation's number to how its stream ends."""
 
-    faults: dict[int, str] = {}
+    faults: ClassVar[dict[int, str]] = {}
     counts_tokens = True
 
     def openai(self, body: Any, prompt_ids: tuple[int, ...], choice: Callable[[str], Any]) -> Any:
