@@ -1,0 +1,70 @@
+"""The real SGLang wheel on a machine without a GPU: what it imports of its own kernels is stood in for.
+
+These tests carry the marker ``sglang``, are no part of the default run and are skipped where sglang is not importable.
+They cover what happens before a model is loaded; rounds need a GPU.
+"""
+
+import json
+import os
+import sys
+import types
+
+import pytest
+
+# SGLang reads it when it is imported; pytest's own process is the one that imports it.
+os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
+
+
+def missing_kernel(name):
+    """Return a function that says which kernel was called."""
+
+    def call(*_, **__):
+        raise NotImplementedError(f"sgl_kernel stand-in: {name}")
+
+    return call
+
+
+class KernelStandIn(types.ModuleType):
+    """A module in which every name is a kernel that is not there."""
+
+    __path__ = ()
+    __version__ = "0"
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return missing_kernel(name)
+
+
+def pytest_collection_modifyitems(items):
+    """Mark every test of this folder."""
+    for item in items:
+        if "tests/sglang/" in item.path.as_posix():
+            item.add_marker(pytest.mark.sglang)
+            # The wheel warns of deprecations of its own while it is imported.
+            item.add_marker(pytest.mark.filterwarnings("ignore"))
+
+
+@pytest.fixture(scope="session")
+def plugged():
+    """SGLang with its plugins loaded, ours through its entry point."""
+    import torch
+
+    if not torch.cuda.is_available():
+        sys.modules["sgl_kernel"] = KernelStandIn("sgl_kernel")
+    plugins = pytest.importorskip("sglang.srt.plugins", reason="sglang is not installed")
+    plugins.load_plugins()
+    return plugins
+
+
+@pytest.fixture
+def write_config(tmp_path):
+    """Write a model folder that holds only its configuration; returns the path."""
+
+    def write(name, config):
+        folder = tmp_path / name
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text(json.dumps(config))
+        return str(folder)
+
+    return write
