@@ -16,9 +16,16 @@ BACKENDS = {
 }
 MODEL_STORE = "jetspec_engine.embedded.pair:PairStore"
 HEAD_TRAINER = "jetspec_engine.training.trainer:Trainer"
+SELF_TEST = "jetspec_engine.selftest.bench:SelfTest"
 EXTRA_OF_PACKAGE = {
-    "torch": "embedded", "tokenizers": "embedded", "safetensors": "embedded",
-    "gguf": "embedded", "fastapi": "embedded", "uvicorn": "embedded", "sglang": "sglang", "flashinfer": "sglang",
+    "torch": "embedded",
+    "tokenizers": "embedded",
+    "safetensors": "embedded",
+    "gguf": "embedded",
+    "fastapi": "embedded",
+    "uvicorn": "embedded",
+    "sglang": "sglang",
+    "flashinfer": "sglang",
     "matplotlib": "report",
 }
 
@@ -58,3 +65,8 @@ def head_trainer() -> HeadTrainer:
     """Return the head trainer."""
     made: HeadTrainer = load(HEAD_TRAINER)()
     return made
+
+
+def self_test() -> Any:
+    """Return the engine's seeded faults and where to try them; see ``selftest.bench.SelfTest``."""
+    return load(SELF_TEST)()

@@ -1,11 +1,13 @@
 """``jetspec gate``: is every token of tree decoding the token of the linear path?"""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from jetspec_cli import options
+from jetspec_cli.commands.self_test import SelfTest, self_test
 
 Prompts = Annotated[Path | None, typer.Option("--prompts", help="Prompts file, JSON Lines.")]
 GateFile = Annotated[Path | None, typer.Option("--gate", help="Gate file, TOML; flags go before it.")]
@@ -36,12 +38,10 @@ def gate(
     engine: options.Engine = None, target: options.Target = None, head: options.Head = None,
     drafter: options.DrafterName = None, device: options.Device = None, page_size: options.PageSize = None,
     max_seq_len: options.MaxSeqLen = None, threads: options.Threads = None, api_key: options.ApiKey = None,
-    timeout_s: Timeout = 600.0, out: Out = None, junit: JUnit = None, summary: Summary = None,
-    output: options.Format = "table",
+    is_self_test: SelfTest = False, timeout_s: Timeout = 600.0, out: Out = None, junit: JUnit = None,
+    summary: Summary = None, output: options.Format = "table",
 ) -> None:  # fmt: skip
     """Compare tree decoding with an oracle, token by token, on an empty cache."""
-    import sys
-
     from jetspec_cli import console, environment
     from jetspec_cli.gating.execute import execute
     from jetspec_cli.gating.sides import Links
@@ -51,6 +51,8 @@ def gate(
     from jetspec_cli.reporting.outputs import Outputs
 
     options.check_format(output)
+    if is_self_test:
+        raise typer.Exit(self_test(sys.argv, out, output))
     tree = options.given(
         width=options.parse_integers("--tree-width", tree_width), budget=options.parse_budgets("--budget", budget),
         rule=options.split_list(tree_rule), beta=options.parse_numbers("--beta", beta),
@@ -67,13 +69,11 @@ def gate(
     )  # fmt: skip
     spec = load_spec(gate_file, flags)
     links = Links(url=url, oracle_url=oracle_url, api_key=api_key or environment.api_key(), timeout_s=timeout_s)
-    summary_file = summary or environment.job_summary()
-    outputs = Outputs(out=out, junit=junit, summary=summary_file, as_json=output == "json")
+    outputs = Outputs(out=out, junit=junit, summary=summary or environment.job_summary(), as_json=output == "json")
     outputs.check()
     asked = read_prompts(spec.prompts)
     with console.bar("gate", None) as bar:
-        live = Live(bar, outputs, len(asked))
-        document = execute(spec, asked, links, environment.redacted_command(sys.argv), live)
+        document = execute(spec, asked, links, environment.redacted_command(sys.argv), Live(bar, outputs, len(asked)))
     outputs.finish(document)
     if document["error"]:
         console.error(document["error"], document["hint"], document["exit_code"], as_json=False)

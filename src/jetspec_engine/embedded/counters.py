@@ -22,6 +22,11 @@ def check_identities(stats: RequestStats) -> None:
         raise EngineError(
             f"num_correct_drafts: {correct}, expected at most {stats.num_proposed_drafts} proposed, {emitted} emitted"
         )
+    # Every round but one that ends the text within its drafts emits its correct drafts and a bonus.
+    if not emitted - rounds <= correct <= emitted - rounds + 1:
+        raise EngineError(
+            f"num_correct_drafts: {correct}, expected {emitted - rounds} or one more: {emitted} tokens, {rounds} rounds"
+        )
 
 
 class Counters:

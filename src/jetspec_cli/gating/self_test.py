@@ -1,0 +1,103 @@
+"""``jetspec gate --self-test``: does every seeded fault of the engine trip a check, and does the healthy engine pass?
+
+Knows mutants by name only and checks by what they caught.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from jetspec_cli import environment, exit_codes
+from jetspec_cli.gating.self_test_checks import CHECKS, Catch, Expectation, Trial, record_texts
+from jetspec_engine import __version__, registry
+
+SCHEMA_VERSION = 1
+KILLED, SURVIVED, NOT_APPLICABLE = "killed", "SURVIVED", "not applicable"
+
+
+def run_self_test(
+    command: Sequence[str], on_mutant: Callable[[int, int, str], None], *, is_thorough: bool = False
+) -> dict[str, Any]:
+    """Try every mutant and return the result document.
+
+    Args:
+        command: the command line, for the document.
+        on_mutant: told (done, of, name) before each mutant.
+        is_thorough: run every check on every mutant; otherwise a mutant's trial ends at the first that catches it.
+
+    Raises:
+        UnavailableError: the embedded engine is not installed.
+    """
+    kit = registry.self_test()
+    started = time.perf_counter()
+    expected, healthy = _try_healthy(kit)
+    rows = []
+    for index, mutant in enumerate(kit.mutants):
+        on_mutant(index, len(kit.mutants), mutant.name)
+        rows.append(_try_mutant(kit, mutant, expected[mutant.dtype], is_thorough=is_thorough))
+    counts = {status: sum(row["status"] == status for row in rows) for status in (KILLED, SURVIVED, NOT_APPLICABLE)}
+    is_passed = not healthy and not counts[SURVIVED]
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "self_test",
+        "tool": {"name": "jetspec", "version": __version__},
+        "command": list(command),
+        "exit_code": exit_codes.DONE if is_passed else exit_codes.FAILED,
+        "environment": environment.stamp(),
+        "seconds": round(time.perf_counter() - started, 1),
+        "is_thorough": is_thorough,
+        "summary": {"outcome": "passed" if is_passed else "failed", "mutants": counts},
+        "checks": CHECKS,
+        "healthy": [asdict(catch) for catch in healthy],
+        "mutants": rows,
+    }
+
+
+def needed_checks(document: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return, for every check, the mutants that no other check of a thorough run kills."""
+    kills = {row["name"]: set(row["killed_by"]) for row in document["mutants"] if row["status"] == KILLED}
+    return {check: [name for name, by in kills.items() if by == {check}] for check in CHECKS}
+
+
+def _try_healthy(kit: Any) -> tuple[dict[str, Expectation], list[Catch]]:
+    expected: dict[str, Expectation] = {}
+    caught: list[Catch] = []
+    for dtype in sorted({mutant.dtype for mutant in kit.mutants}):
+        with kit.open(None, dtype) as bench:
+            expected[dtype] = record_texts(kit, bench)
+        # Twice: the first trial is what is expected, the second has to meet it.
+        for _ in range(2):
+            with kit.open(None, dtype) as bench:
+                caught += Trial(kit, bench, expected[dtype]).catches()
+    return expected, caught
+
+
+def _try_mutant(kit: Any, mutant: Any, expected: Expectation, *, is_thorough: bool) -> dict[str, Any]:
+    row = {"name": mutant.name, "fault": mutant.fault, "dtype": mutant.dtype}
+    if mutant.not_applicable:
+        return {**row, "status": NOT_APPLICABLE, "detail": mutant.not_applicable, "killed_by": {}}
+    first: dict[str, Catch] = {}
+    with _quiet_engine(), kit.open(mutant, mutant.dtype) as bench:
+        for catch in Trial(kit, bench, expected).catches():
+            first.setdefault(catch.check, catch)
+            if not is_thorough:
+                break
+    status = KILLED if first else SURVIVED
+    # The first one is what a run that stops there reports.
+    main = asdict(next(iter(first.values()))) if first else {}
+    return {**row, "status": status, **main, "killed_by": {check: asdict(catch) for check, catch in first.items()}}
+
+
+@contextmanager
+def _quiet_engine() -> Iterator[None]:
+    """Keep the engine from logging inside the block: what a mutant makes it complain of is expected."""
+    logger = logging.getLogger("jetspec_engine")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

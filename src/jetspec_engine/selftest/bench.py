@@ -1,0 +1,152 @@
+"""Where mutants are tried: the tiny pair in an embedded engine, with what a check needs to look behind it.
+
+Knows mutants and engines; knows nothing of checks.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from jetspec_engine.config import TREE_RULES, ServeConfig, TreeConfig
+from jetspec_engine.embedded.engine import EmbeddedEngine
+from jetspec_engine.embedded.pages import PagePool
+from jetspec_engine.embedded.reference import reference_forward
+from jetspec_engine.embedded.target import DecoderTarget
+from jetspec_engine.selftest import faults_accept, faults_draft, faults_state, faults_verify, tiny_pair
+from jetspec_engine.selftest.hinted_drafter import HintedDrafter
+from jetspec_engine.selftest.mutants import Mutant
+from jetspec_engine.tree.rules import BUILDERS
+
+PAGE_SIZE, NUM_PAGES = 16, 128
+PREFILL_CHUNK = 16
+MAX_RUNNING = 4
+MAX_NEW_TOKENS = 36
+TREE = TreeConfig(rule=TREE_RULES[0], width=3, budget=24)
+# One prompt within a page, others over several prefill chunks; these share a beginning.
+PROMPTS: Mapping[str, tuple[int, ...]] = {
+    "short": (5, 9, 3),
+    "chunked": tuple(3 + 7 * i % 33 for i in range(21)),
+    "shared": tuple(3 + 7 * i % 33 if i < 18 else 4 + i % 7 for i in range(26)),
+}
+
+
+class CountedTarget(DecoderTarget):
+    """A target that counts its forwards."""
+
+    num_forwards = 0
+
+    def verify(self, items: Any) -> Any:
+        """Run one forward."""
+        self.num_forwards += 1
+        return super().verify(items)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """A running engine.
+
+    Attributes:
+        engine: ``protocol.CompletionEngine``.
+        dtype: of the target.
+        drafter: its ``texts`` can be set.
+    """
+
+    engine: EmbeddedEngine
+    dtype: str
+    target: CountedTarget
+    drafter: Any
+
+    @property
+    def num_forwards(self) -> int:
+        """Target forwards so far, prefill and scoring included."""
+        return self.target.num_forwards
+
+    def record(self, texts: Mapping[tuple[int, ...], tuple[int, ...]]) -> None:
+        """Give the drafter whole texts to take hints from."""
+        self.drafter.texts = dict(texts)
+
+
+class SelfTest:
+    """Mutants and where to try them. Found through the registry.
+
+    Attributes:
+        mutants: all of them, those that do not apply yet included.
+        prompts: name to ids.
+        tree: the tree to try.
+        prefill_chunk: most prompt tokens a forward, to foresee forwards.
+        max_new_tokens: a cap long enough for faults to show.
+        special_ids: ids that are left out of texts.
+        pieces: a letter for every token id, special ones included.
+    """
+
+    mutants: tuple[Mutant, ...] = tuple(
+        mutant
+        for table in (faults_verify.TABLE, faults_accept.TABLE, faults_state.TABLE, faults_draft.TABLE)
+        for mutant in table.mutants
+    )
+    prompts = PROMPTS
+    tree = TREE
+    prefill_chunk = PREFILL_CHUNK
+    max_new_tokens = MAX_NEW_TOKENS
+    special_ids = (tiny_pair.EOS_ID, tiny_pair.MASK_ID)
+    pieces = tiny_pair.PIECES
+
+    @contextmanager
+    def open(self, mutant: Mutant | None, dtype: str) -> Iterator[Bench]:
+        """Build the engine with a mutant in force (None: healthy) and close it afterwards."""
+        if mutant is None:
+            with _running(dtype) as bench:
+                yield bench
+            return
+        with mutant.applied(), _running(dtype) as bench:
+            yield bench
+
+    def reference_logits(self, ids: Sequence[int]) -> list[list[float]]:
+        """Return the float64 reference's logits (T, V) after every id of a text, from the float32 weights."""
+        positions = torch.arange(len(ids))
+        sees = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
+        weights = tiny_pair.target_weights(torch.float32)
+        logits, _ = reference_forward(tiny_pair.TARGET, weights, torch.tensor(ids), positions, sees)
+        found: list[list[float]] = logits.tolist()
+        return found
+
+
+@contextmanager
+def _running(dtype: str) -> Iterator[Bench]:
+    kind = getattr(torch, dtype)
+    weights = tiny_pair.target_weights(kind)
+    embedding = weights["embed_tokens.weight"]
+    num_slots = NUM_PAGES * PAGE_SIZE
+    # Typed loosely, as the head drafter's sessions are narrower than the protocol's.
+    drafter: Any
+    with torch.inference_mode():
+        target = CountedTarget(tiny_pair.TARGET, weights, num_slots=num_slots, max_nodes=64, taps=tiny_pair.TAPS)
+        drafter = HintedDrafter(
+            tiny_pair.draft_head(),
+            tiny_pair.HEAD,
+            lambda ids: functional.embedding(ids, embedding),
+            target.lm_head,
+            num_slots=num_slots,
+            device="cpu",
+            dtype=kind,
+        )
+    drafter.texts = {}
+    config = ServeConfig(tree=TREE, max_budget=64, max_running=MAX_RUNNING, page_size=PAGE_SIZE)
+    engine = EmbeddedEngine(
+        target=target,
+        drafter=drafter,
+        tokenizer=tiny_pair.TinyTokenizer(),
+        pool=PagePool(NUM_PAGES, PAGE_SIZE),
+        builders=BUILDERS,
+        config=config,
+        prefill_chunk=PREFILL_CHUNK,
+        facts={"dtype": dtype, "target": "tiny", "head": "tiny"},
+    )
+    try:
+        yield Bench(engine=engine, dtype=dtype, target=target, drafter=drafter)
+    finally:
+        engine.close()
