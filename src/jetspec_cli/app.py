@@ -15,7 +15,7 @@ import typer
 from typer._click.exceptions import ClickException
 
 from jetspec_cli import console, exit_codes
-from jetspec_cli.commands import bench, doctor, gate, models, serve, sweep, train_head
+from jetspec_cli.commands import bench, doctor, gate, matrix, models, serve, sweep, train_head
 from jetspec_engine import __version__
 from jetspec_engine.config import did_you_mean
 from jetspec_engine.errors import JetspecError
@@ -35,6 +35,7 @@ app.command("serve", short_help="Serve a target and its draft head over HTTP.")(
 app.command("gate", short_help="Compare tree decoding with an oracle, token by token.")(gate.gate)
 app.command("bench", short_help="Measure one configuration, beside linear and plain decoding.")(bench.bench)
 app.command("sweep", short_help="Gate and measure a grid of trees; does the tree pay?")(sweep.sweep)
+app.command("matrix", short_help="Render results as matrices and reports; find regressions.")(matrix.matrix)
 app.add_typer(models.app, name="models")
 app.command("doctor")(doctor.doctor)
 app.command("train-head")(train_head.train_head)

@@ -93,8 +93,8 @@ def paired(rows: Sequence[Row], arm: str, baseline: str, *, is_one_by_one: bool)
         "step_cost_ratio": _ratio(_median(own for own, _ in both), _median(other for _, other in both)),
         "verdict": verdict(speedup),
         "speedup_by_class": {
-            name: found and found["value"]
-            for name, found in ((n, _speedup(g, is_one_by_one=is_one_by_one)) for n, g in sorted(classes.items()))
+            name: _ratio(ratio_of_sums([_unit([a for a, _ in group])]), ratio_of_sums([_unit([b for _, b in group])]))
+            for name, group in sorted(classes.items())
         },
         "is_derived": False,
     }

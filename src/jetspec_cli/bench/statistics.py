@@ -4,8 +4,9 @@ Source: the percentile bootstrap, Efron & Tibshirani, An Introduction to the Boo
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 NUM_RESAMPLES = 2000
 CONFIDENCE = 0.95
@@ -74,6 +75,13 @@ def interval(own: Sequence[Unit], other: Sequence[Unit] | None = None) -> dict[s
     Returns:
         value, low, high, num_units; low and high are None below three units. None when there is no value.
     """
+    found = _interval(tuple(own), None if other is None else tuple(other))
+    return None if found is None else dict(found)
+
+
+# A long sweep's document is built after every cell; what has not changed is not resampled again.
+@lru_cache(maxsize=4096)
+def _interval(own: tuple[Unit, ...], other: tuple[Unit, ...] | None) -> Mapping[str, float | int | None] | None:
     everyone = range(len(own))
     value = _ratio(own, other, everyone)
     if value is None:

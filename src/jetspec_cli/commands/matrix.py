@@ -1,0 +1,47 @@
+"""``jetspec matrix``: result files as matrices, break-even statements and reports; regressions against a baseline."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jetspec_cli import options
+
+FORMATS = ("table", "md", "csv", "json", "html", "svg", "png")
+Paths = Annotated[list[Path], typer.Argument(metavar="DIR_OR_FILES...", help="Result documents, or folders of them.")]
+Format = Annotated[
+    str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; else as --out is named, or table.")
+]
+Out = Annotated[Path | None, typer.Option("--out", help="File to write; stdout if unset.")]
+Baseline = Annotated[
+    Path | None, typer.Option("--baseline", help="Earlier results; a regression beyond noise exits 1.")
+]
+
+
+def matrix(*, paths: Paths, output: Format = None, out: Out = None, baseline: Baseline = None) -> None:
+    """Render results: W x B and beta x g0 matrices of speedup, accept length, step cost ratio and verdict."""
+    from jetspec_cli import console, exit_codes
+    from jetspec_cli.bench.baseline import compare
+    from jetspec_cli.bench.loading import load_all, merge
+    from jetspec_cli.bench.matrices import report
+    from jetspec_cli.reporting.json_doc import finite
+    from jetspec_cli.reporting.matrix_files import write
+    from jetspec_engine.errors import InconclusiveError
+
+    named = out.suffix.lstrip(".") if out is not None else ""
+    kind = output or (named if named in FORMATS else "table")
+    options.check_format(kind, FORMATS)
+    options.existing_parent("--out", out)
+    documents = load_all(paths)
+    content = finite(report(documents))
+    compared = None
+    if baseline is not None:
+        compared = compare(merge(documents)[0], merge(load_all([baseline]))[0])
+        content["baseline"] = {**finite(compared), "source": baseline.name}
+    write(content, kind, out)
+    if compared is not None:
+        if not compared["num_met"]:
+            raise InconclusiveError("baseline: no cell was measured in both", hint="compare equal settings")
+        for row in compared["regressions"]:
+            console.talk(f"regression: {row['label']}: {row['metric']}")
+        raise typer.Exit(exit_codes.FAILED if compared["regressions"] else exit_codes.DONE)

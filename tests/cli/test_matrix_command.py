@@ -1,0 +1,242 @@
+"""``jetspec matrix``: every format from one sweep, what is refused, and regressions against a baseline."""
+
+import csv
+import io
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from jetspec_cli import app
+from support.mock_server import Script
+from support.stream_server import stream_server
+
+GRID = ("--rule", "best_first,top2gap", "--beta", "0.5,1", "--g0", "0.5,1", "--tree-width", "4,8", "--budget", "16,32")
+
+
+@pytest.fixture(scope="module")
+def swept(tmp_path_factory):
+    """A sweep in which W8 B32 best_first fails its gate."""
+
+    def change(call, tokens):
+        is_bad = (call.tree["rule"], call.tree["width"], call.tree["budget"]) == ("best_first", 8, 32)
+        return [tokens[0] + 1, *tokens[1:]] if is_bad else tokens
+
+    folder = tmp_path_factory.mktemp("swept")
+    rows = ({"id": f"p{n}", "prompt": f"text {n}", "class": ("code", "prose")[n % 2]} for n in range(4))
+    (folder / "p.jsonl").write_text("".join(json.dumps({**row, "max_new_tokens": 16}) + "\n" for row in rows))
+    with stream_server(Script(change=change)) as (url, _):
+        words = ["sweep", "--prompts", str(folder / "p.jsonl"), "--url", url, *GRID, "--out", str(folder / "r")]
+        assert app.run(words) == 1
+    return folder / "r"
+
+
+@pytest.fixture
+def results(swept, tmp_path):
+    """A copy of the sweep's folder, to be changed at will."""
+    return Path(shutil.copytree(swept, tmp_path / "r"))
+
+
+def test_R04_the_terminal_shows_matrices_and_the_break_even(jetspec, results):
+    result = jetspec("matrix", results)
+    assert result.code == 0
+    assert "speedup over linear by tree width x budget, best_first\nW \\ B  16" in result.out
+    assert "step cost ratio to linear by beta x g0, W4 B16" in result.out
+    assert re.search(r"W4 B16: accept ratio 1\.000 <= step cost ratio 1\.143; measured speedup over linear", result.out)
+    assert "gate failed" in result.out
+    [line] = [line for line in result.out.splitlines() if re.match(r"W8 B32 +failed", line)]
+    assert "/" not in line, "no percentiles of times"
+    assert line.split()[-1] == "-"
+
+
+def test_R04_a_failed_cell_is_a_hole_in_every_speed_matrix(jetspec, results):
+    content = jetspec("matrix", results, "--format", "json").document
+    [group] = content["groups"]
+    matrices = {matrix["title"]: matrix for matrix in group["matrices"]}
+    speed = matrices["speedup over linear by tree width x budget, best_first"]
+    assert (speed["rows"], speed["columns"]) == ([4, 8], [16, 32])
+    assert speed["values"][1][1] is None
+    assert all(value > 0 for value in (*speed["values"][0], speed["values"][1][0]))
+    verdicts = matrices["verdict by tree width x budget, best_first"]
+    assert verdicts["values"][1][1] == "gate failed"
+    assert len([title for title in matrices if title.startswith("accept length by beta x g0")]) == 4
+
+
+def test_markdown_and_csv(jetspec, results, tmp_path):
+    markdown = jetspec("matrix", results, "--format", "md").out
+    for block in markdown.split("\n\n"):
+        if block.startswith("|"):
+            assert len({line.replace("\\|", "").count("|") for line in block.splitlines()}) == 1
+    rows = list(csv.DictReader(io.StringIO(jetspec("matrix", results, "--format", "csv").out)))
+    assert len(rows) == 2 + 4 + 16
+    bad = next(row for row in rows if row["label"] == "W8 B32")
+    assert bad["gate"] == "failed"
+    assert bad["tok_s_value"] == bad["speedup_linear_value"] == ""
+    assert float(bad["accept_length"]) > 1
+
+
+class Names(HTMLParser):
+    """Collects what has no accessible name, and every address from elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.unnamed, self.outside, self.counts, self.ids, self.labels = [], [], {}, set(), []
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.counts[tag] = self.counts.get(tag, 0) + 1
+        self.ids |= {given["id"]} if "id" in given else set()
+        self.labels += (given.get("aria-labelledby") or "").split()
+        if tag in ("svg", "section") or given.get("role") == "region":
+            self.unnamed += [] if "aria-label" in given or "aria-labelledby" in given else [tag]
+        for key in ("src", "href"):
+            self.outside += [given[key]] if key in given and not given[key].startswith("data:") else []
+
+
+def test_R04_the_page_is_self_contained_with_names_on_charts_and_tables(jetspec, results, tmp_path):
+    page = tmp_path / "page.html"
+    assert jetspec("matrix", results, "--out", page).code == 0
+    text, names = page.read_text(), Names()
+    names.feed(text)
+    assert names.unnamed == names.outside == []
+    assert set(names.labels) <= names.ids
+    assert names.counts["caption"] == names.counts["table"]
+    assert 'class="even"' in text
+    assert text.count("<circle") == 19
+    assert "@import" not in text
+    assert "prefers-color-scheme: dark" in text
+
+
+def test_text_from_outside_is_escaped_in_the_page(jetspec, results, tmp_path):
+    file = results / "sweep.json"
+    file.write_text(file.read_text().replace("mock-target", "<script>alert(1)</script>"))
+    assert "<script>alert" not in jetspec("matrix", results, "--format", "html").out
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_pictures(jetspec, results, tmp_path, kind):
+    pytest.importorskip("matplotlib")
+    out = tmp_path / f"picture.{kind}"
+    assert jetspec("matrix", results, "--out", out).code == 0
+    assert (b"<svg" if kind == "svg" else b"\x89PNG") in out.read_bytes()[:2000]
+
+
+def test_without_matplotlib_a_picture_is_3_with_the_extra(jetspec, results, tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "matplotlib", None)
+    result = jetspec("matrix", results, "--out", tmp_path / "p.png")
+    assert result.code == 3
+    assert "pip install 'jetspec[report]'" in result.err
+    assert not (tmp_path / "p.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"schema_version": 2}, "schema version 2, this jetspec reads version 1"),
+        ({"kind": "gate"}, "kind 'gate'"),
+        ({"cells": None}, "cells missing"),
+    ],
+)
+def test_other_documents_are_refused_by_name(jetspec, results, change, said):
+    file = results / "sweep.json"
+    document = {**json.loads(file.read_text()), **change}
+    file.write_text(json.dumps({key: value for key, value in document.items() if value is not None}))
+    result = jetspec("matrix", file)
+    assert result.code == 4
+    assert said in result.err
+
+
+def test_folders_without_results_and_missing_files_are_4(jetspec, tmp_path):
+    assert jetspec("matrix", tmp_path).code == 4
+    assert jetspec("matrix", tmp_path / "none.json").code == 4
+
+
+def test_runs_are_merged_and_the_latest_of_equal_cells_is_shown(jetspec, results):
+    document = json.loads((results / "sweep.json").read_text())
+    document["started_at"] = "2099-01-01T00:00:00+00:00"
+    document["cells"] = [cell for cell in document["cells"] if cell["label"] == "W4 B16"]
+    document["cells"][0]["accept_length"] = 9.0
+    (results / "later.json").write_text(json.dumps(document))
+    content = jetspec("matrix", results, "--format", "json").document
+    assert len(content["groups"][0]["cells"]) == 2 + 4 + 16
+    cell = next(cell for cell in content["groups"][0]["cells"] if cell["label"] == "W4 B16")
+    assert cell["accept_length"] == 9.0
+    assert "W4 B16: measured 2 times, the latest is shown" in content["notes"]
+    assert [run["source"] for run in content["runs"]] == ["sweep.json", "later.json"]
+
+
+def slower(document: dict, label: str, factor: float) -> dict:
+    """Return a copy in which one cell's requests took longer, or its rounds gave less."""
+    changed = json.loads(json.dumps(document))
+    for cell in changed["cells"]:
+        if cell["label"] == label:
+            cell["by_prompt"] = {name: [n, r, s * factor] for name, (n, r, s) in cell["by_prompt"].items()}
+    return changed
+
+
+def test_a_slower_cell_is_a_regression_and_exits_1(jetspec, results, tmp_path):
+    document = json.loads((results / "sweep.json").read_text())
+    new = tmp_path / "new.json"
+    new.write_text(json.dumps(slower(document, "W4 B16", 1.5)))
+    same = jetspec("matrix", results, "--baseline", results)
+    worse = jetspec("matrix", new, "--baseline", results)
+    better = jetspec("matrix", results, "--baseline", new)
+    assert (same.code, worse.code, better.code) == (0, 1, 0)
+    assert "regression: W4 B16: tok_s" in worse.err
+    assert worse.err.count("regression:") == 1
+    assert "0 regressions" in same.out
+
+
+def test_noise_is_no_regression(jetspec, results, tmp_path):
+    document = json.loads((results / "sweep.json").read_text())
+    for cell in document["cells"]:
+        if cell["tok_s"]:
+            cell["tok_s"] |= {"min": cell["tok_s"]["value"] * 0.5, "max": cell["tok_s"]["value"] * 1.5}
+    new = tmp_path / "new.json"
+    new.write_text(json.dumps(slower(document, "W4 B16", 1.3)))
+    assert jetspec("matrix", new, "--baseline", results).code == 0
+
+
+def test_a_gate_that_fails_now_is_a_regression(jetspec, results, tmp_path):
+    document = json.loads((results / "sweep.json").read_text())
+    for cell in document["cells"]:
+        if cell["label"] == "W4 B16":
+            cell["gate"]["outcome"] = "failed"
+    new = tmp_path / "new.json"
+    new.write_text(json.dumps(document))
+    result = jetspec("matrix", new, "--baseline", results)
+    assert result.code == 1
+    assert "regression: W4 B16: gate" in result.err
+
+
+def test_a_baseline_of_something_else_is_5(jetspec, results, tmp_path):
+    other = tmp_path / "other.json"
+    other.write_text((results / "sweep.json").read_text().replace("mock-target", "another"))
+    assert jetspec("matrix", results, "--baseline", other).code == 5
+
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PROBE = (
+    "<script>addEventListener('load', () => {const d = document.documentElement;"
+    "document.querySelectorAll('th button').forEach((b) => b.click());"
+    "document.title = `WIDTHS ${d.scrollWidth} ${innerWidth} ${window.failed || 'clean'}`})</script>"
+)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
+@pytest.mark.parametrize("width", [500, 1280])
+def test_the_page_does_not_overflow_in_a_browser(jetspec, results, tmp_path, width):
+    page = tmp_path / "page.html"
+    assert jetspec("matrix", results, "--out", page).code == 0
+    watch = "<script>window.onerror = (what) => {window.failed = what}</script>"
+    page.write_text(page.read_text().replace("<head>", "<head>" + watch).replace("</body>", PROBE + "</body>"))
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900", "--dump-dom"]
+    done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=60, check=True)
+    found = re.search(r"<title>WIDTHS (\d+) (\d+) (\w+)", done.stdout)
+    assert int(found[1]) <= int(found[2])
+    assert found[3] == "clean"
