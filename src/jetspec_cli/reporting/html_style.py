@@ -11,6 +11,7 @@ main { max-width: 72rem; margin: 0 auto; padding: 1rem; overflow-wrap: anywhere;
 h1 { font-size: 1.75rem; margin: 0.5rem 0; } h2 { font-size: 1.2rem; margin: 2rem 0 0.5rem; }
 .statement { font-size: 1.1rem; border-left: 4px solid var(--accent); padding-left: 0.75rem; }
 .matrices { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 22rem), 1fr)); gap: 0 1.5rem; }
+.matrices table { min-width: 100%; }
 .box { overflow-x: auto; margin: 1rem 0; max-width: 100%; min-width: 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 caption { text-align: left; font-weight: 600; padding: 0.25rem 0; }
