@@ -13,6 +13,14 @@ import pytest
 
 # SGLang reads it when it is imported; pytest's own process is the one that imports it.
 os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
+try:
+    import torch
+
+    if not torch.cuda.is_available():
+        # Kernels are interpreted then; Triton reads it when they are defined.
+        os.environ.setdefault("TRITON_INTERPRET", "1")
+except ModuleNotFoundError:
+    pass
 
 
 def missing_kernel(name):
