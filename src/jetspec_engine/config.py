@@ -166,11 +166,15 @@ class ServeConfig:
     def check_tree(self, tree: TreeConfig) -> None:
         """Raise ConfigError when the tree is larger than what this server reserves."""
         if tree.width > self.max_width:
-            raise ConfigError(f"tree.width: {tree.width}, this server was started for at most {self.max_width}",
-                              hint="start it with --max-tree-width")
+            raise ConfigError(
+                f"tree.width: {tree.width}, this server was started for at most {self.max_width}",
+                hint="start it with --max-tree-width",
+            )
         if tree.budget is not None and tree.width > 1 and tree.budget > self.max_budget:
-            raise ConfigError(f"tree.budget: {tree.budget}, this server was started for at most {self.max_budget}",
-                              hint="start it with --max-budget")
+            raise ConfigError(
+                f"tree.budget: {tree.budget}, this server was started for at most {self.max_budget}",
+                hint="start it with --max-budget",
+            )
 
     def with_tree(self, tree: TreeConfig) -> Self:
         """Return a copy that starts with another tree."""
