@@ -64,7 +64,8 @@ for module in pkgutil.walk_packages(jetspec_engine.__path__, "jetspec_engine."):
     try:
         importlib.import_module(module.name)
     except ModuleNotFoundError as error:
-        if (error.name or "").partition(".")[0] not in ("sglang", "triton"):  # the plugin's inner modules run inside sglang only
+        # The plugin's inner modules run inside sglang only.
+        if (error.name or "").partition(".")[0] not in ("sglang", "triton"):
             raise
 with assembled_rig(make_tiny_pair(Path(sys.argv[1]))) as rig:
     rendered = rig.engine.tokenizer.render_chat([{"role": "user", "content": "hi"}])
