@@ -22,6 +22,7 @@ from jetspec_engine.draft.scripted import STAND_INS
 from jetspec_engine.embedded.device import pick_device, pick_dtype
 from jetspec_engine.embedded.engine import EmbeddedEngine
 from jetspec_engine.embedded.memory import CacheSize, size_of_cache
+from jetspec_engine.embedded.own_thread import run_apart
 from jetspec_engine.embedded.pages import PagePool
 from jetspec_engine.embedded.pair import AUTO_HEAD, PairStore, resolve_pair
 from jetspec_engine.embedded.target import DecoderTarget
@@ -71,7 +72,7 @@ def build_engine(config: ServeConfig, on_progress: Callable[[Progress], None]) -
     on_progress(Progress(label=f"loading {config.target} in {_name(dtype)} on {device}", done=0, total=0))
     cache = plan_cache(config, models, device)
     pool = PagePool(cache.num_pages, config.page_size)
-    target, drafter = load_models(config, models, pool.num_slots, device, dtype)
+    target, drafter = run_apart(lambda: load_models(config, models, pool.num_slots, device, dtype))
     engine = EmbeddedEngine(
         target=target,
         drafter=drafter,
@@ -108,12 +109,13 @@ def find_models(
     if config.head != AUTO_HEAD:
         store.pull(config.head, cache_dir, on_progress)
     pair = resolve_pair(config.target, config.head, cache_dir)
+    head_folder = pair.head_folder
     length, notes = served_length(config, pair.report.max_seq_len, pair.report.notice)
     return Models(
         folder=pair.target_folder,
         config=pair.target,
-        head=load_head(pair.head_folder, dtype=dtype, device=str(device)),
-        head_folder=pair.head_folder,
+        head=run_apart(lambda: load_head(head_folder, dtype=dtype, device=str(device))),
+        head_folder=head_folder,
         max_seq_len=length,
         notes=notes,
     )
