@@ -15,6 +15,7 @@ from jetspec_engine.records import (
     GenerateRequest,
     PositionScore,
     Progress,
+    Recording,
     ServeEvent,
     StepEvent,
 )
@@ -212,6 +213,13 @@ class CompletionEngine(Protocol):
 
     def score(self, input_ids: Sequence[int], start: int, top_k: int) -> list[PositionScore]:
         """Teacher-force ids in one pass and report positions ``start..`` (start >= 1). Raises RequestError."""
+        ...
+
+    def record(self, request: GenerateRequest, width: int) -> Recording:
+        """Decode a request alone and plainly, keeping what the drafter offers at every token.
+
+        Raises RequestError, BusyError while others run, ConfigError (width, or nothing to keep), EngineError.
+        """
         ...
 
     def info(self) -> Mapping[str, Any]:

@@ -4,9 +4,10 @@ Shape letters, used the same way everywhere: B batch, T tokens, N tree nodes (ro
 W tree width, V vocabulary, E hidden size, H heads, L layers.
 """
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +137,60 @@ class PositionScore:
     logit: float
     logprob: float
     top: tuple[tuple[int, float, float], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recording:
+    """The target's greedy answer to one prompt, and what the drafter offers before each of its tokens.
+
+    A lossless engine emits this text whatever it drafts, so every tree setting can be replayed on it.
+
+    Attributes:
+        num_prompt_tokens: tokens of the prompt.
+        token_ids: A emitted ids, the prefill's first.
+        cap: most tokens the answer could have had; no draft reaches further.
+        shape: (A - 1, D, W); entry i is what is offered when token i is the anchor.
+        tokens: ids, little-endian int32, likeliest first.
+        logprobs: little-endian float32, nats; -inf for a candidate never to be used.
+    """
+
+    num_prompt_tokens: int
+    token_ids: tuple[int, ...]
+    cap: int
+    shape: tuple[int, int, int]
+    tokens: bytes
+    logprobs: bytes
+
+    def to_mapping(self) -> dict[str, Any]:
+        """Return the fields as plain data, the arrays in base64."""
+        arrays = {name: b64encode(getattr(self, name)).decode("ascii") for name in ("tokens", "logprobs")}
+        return {**asdict(self), "token_ids": list(self.token_ids), "shape": list(self.shape), **arrays}
+
+    @classmethod
+    def from_mapping(cls, given: Mapping[str, Any]) -> Self:
+        """Read what ``to_mapping`` made. Raises ValueError when sizes do not agree, KeyError when a field is gone."""
+        made = cls(
+            num_prompt_tokens=int(given["num_prompt_tokens"]),
+            token_ids=tuple(given["token_ids"]),
+            cap=int(given["cap"]),
+            shape=tuple(given["shape"]),
+            tokens=b64decode(given["tokens"]),
+            logprobs=b64decode(given["logprobs"]),
+        )
+        positions, depth, width = made.shape
+        size = 4 * positions * depth * width
+        if positions != max(0, len(made.token_ids) - 1) or not len(made.tokens) == len(made.logprobs) == size:
+            raise ValueError(f"recording: shape {made.shape} does not fit {len(made.token_ids)} tokens and its arrays")
+        return made
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayedRound:
+    """One round that a live engine would have run: nodes verified, tokens emitted, drafts accepted."""
+
+    num_nodes: int
+    num_emitted: int
+    num_correct: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,11 +4,13 @@ Each entry is ``"module:attribute"``, called with no arguments. Knows no impleme
 """
 
 import importlib
+from collections.abc import Callable
 from typing import Any
 
-from jetspec_engine.config import check_choice
+from jetspec_engine.config import TreeConfig, check_choice
 from jetspec_engine.errors import UnavailableError
 from jetspec_engine.protocol import EngineBackend, HeadTrainer, ModelStore
+from jetspec_engine.records import Recording, ReplayedRound
 
 BACKENDS = {
     "embedded": "jetspec_engine.server.backend:EmbeddedBackend",
@@ -17,8 +19,10 @@ BACKENDS = {
 MODEL_STORE = "jetspec_engine.embedded.pair:PairStore"
 HEAD_TRAINER = "jetspec_engine.training.trainer:Trainer"
 SELF_TEST = "jetspec_engine.selftest.bench:SelfTest"
+REPLAY = "jetspec_engine.tree.replay:replay"
 EXTRA_OF_PACKAGE = {
     "torch": "embedded",
+    "numpy": "embedded",
     "tokenizers": "embedded",
     "safetensors": "embedded",
     "gguf": "embedded",
@@ -70,3 +74,9 @@ def head_trainer() -> HeadTrainer:
 def self_test() -> Any:
     """Return the engine's seeded faults and where to try them; see ``selftest.bench.SelfTest``."""
     return load(SELF_TEST)()
+
+
+def replay() -> Callable[[Recording, TreeConfig], list[ReplayedRound]]:
+    """Return what scores a tree setting on a recording without a model; see ``tree.replay.replay``."""
+    made: Callable[[Recording, TreeConfig], list[ReplayedRound]] = load(REPLAY)
+    return made

@@ -1,7 +1,7 @@
 """Two runs held against each other: which cells became slower, accept less or failed their gate, beyond noise.
 
-Cells meet by configuration, prompts by id; both runs' prompts are resampled together. A difference counts when its
-whole interval lies beyond the spread of the runs' own passes. Knows documents' cells only.
+Measured cells meet by configuration, prompts by id; both runs' prompts are resampled together. A difference counts
+when its whole interval lies beyond the spread of the runs' own passes. Knows documents' cells only.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,6 +9,7 @@ from typing import Any
 
 from jetspec_cli.bench.statistics import Unit, interval
 from jetspec_cli.bench.summary import WITHHELD
+from jetspec_cli.bench.verdicts import is_predicted
 
 Cell = Mapping[str, Any]
 METRICS = ("tok_s", "accept_length")
@@ -25,7 +26,7 @@ def compare(new: Iterable[Cell], old: Iterable[Cell]) -> dict[str, Any]:
     num_met = 0
     for cell in new:
         before = by_key.get(_key(cell))
-        if before is None:
+        if before is None or is_predicted(cell) or is_predicted(before):
             continue
         num_met += 1
         rows += _rows(cell, before)

@@ -8,6 +8,7 @@ from typing import Any
 
 from jetspec_cli import environment, exit_codes
 from jetspec_cli.bench.plan import BenchSpec
+from jetspec_cli.bench.replay.prediction import Prediction
 from jetspec_cli.bench.rows import RowLog
 from jetspec_cli.bench.summary import rows_of, summarize
 from jetspec_cli.bench.verdicts import best_cells, statement
@@ -39,12 +40,14 @@ class BenchDocument:
     Attributes:
         servers: what the server says of itself.
         notes: what a reader must know.
+        prediction: of a replayed sweep, once it is there; then ``spec`` is what is measured of it.
     """
 
     def __init__(
         self, spec: BenchSpec, prompts: Sequence[Prompt], log: RowLog, command: Sequence[str], started_at: str
     ) -> None:
         self.spec = spec
+        self.prediction: Prediction | None = None
         self.servers: list[dict[str, Any]] = []
         self.notes = [f"prompts {first} and {later} ask the same" for first, later in find_repeats(prompts)]
         self._prompts = prompts
@@ -62,6 +65,12 @@ class BenchDocument:
         """
         rows = rows_of(self.spec, self._prompts, self._log)
         cells = summarize(self.spec, rows)
+        asked = self.spec
+        replay = {}
+        if self.prediction is not None:
+            asked = self.prediction.spec
+            cells = self.prediction.complete(cells, rows)
+            replay = {"replay": self.prediction.to_mapping(cells)}
         failures = [
             {key: row[key] for key in ("pairing", "arm", "repeat", "prompt_id", "error")}
             for row in rows
@@ -78,7 +87,7 @@ class BenchDocument:
             "exit_code": EXIT_CODE.get(result),
             "error": error,
             "hint": hint,
-            "configuration": {**self.spec.to_mapping(), "num_prompts": len(self._prompts)},
+            "configuration": {**asked.to_mapping(), "num_prompts": len(self._prompts)},
             "environment": self._environment,
             "servers": self.servers,
             "notes": self.notes,
@@ -88,6 +97,7 @@ class BenchDocument:
                 "statement": statement(cells),
                 "best": best_cells(cells),
             },
+            **replay,
             "cells": cells,
             "failures": failures,
         }

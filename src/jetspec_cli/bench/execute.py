@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from jetspec_cli.bench.document import DONE, ENGINE_FAILED, INTERRUPTED, RUNNING, BenchDocument
 from jetspec_cli.bench.plan import BenchSpec, Block
+from jetspec_cli.bench.replay.run import is_replayed, predict
 from jetspec_cli.bench.rows import RowLog
 from jetspec_cli.bench.runner import Runner
 from jetspec_cli.bench.server import Bench, Link, name_running_tree, open_bench
@@ -44,6 +45,7 @@ class Asked:
         link: to the server.
         command: the command line, without secrets.
         rows: file of the rows; None keeps them in memory.
+        recordings: file of a replayed sweep's recordings; None keeps them in memory.
     """
 
     spec: BenchSpec
@@ -51,6 +53,7 @@ class Asked:
     link: Link
     command: Sequence[str]
     rows: Path | None = None
+    recordings: Path | None = None
 
 
 def execute(asked: Asked, watcher: Watcher) -> dict[str, Any]:
@@ -71,6 +74,16 @@ def execute(asked: Asked, watcher: Watcher) -> dict[str, Any]:
                 with open_bench(asked.spec, asked.link, watcher.on_start) as bench:
                     document.spec = name_running_tree(asked.spec, bench)
                     document.servers.append(bench.record)
+                    if is_replayed(document.spec, bench.client):
+                        made = predict(
+                            document.spec,
+                            asked.prompts,
+                            bench.client,
+                            path=asked.recordings,
+                            fingerprint=fingerprint,
+                            report=watcher.on_block,
+                        )
+                        document.prediction, document.spec = made, made.live_spec
                     run_blocks(asked, bench, document, log, watcher)
         except KeyboardInterrupt:
             return document.build(INTERRUPTED)

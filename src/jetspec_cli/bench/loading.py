@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jetspec_cli.bench.document import SCHEMA_VERSION
+from jetspec_cli.bench.verdicts import is_predicted
 from jetspec_engine.errors import ArtifactError
 
 KINDS = ("bench", "sweep")
@@ -66,7 +67,8 @@ def load_all(paths: Iterable[Path]) -> list[Document]:
 
 
 def merge(documents: Iterable[Document]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return all cells, each with what it ran on, and notes; of equal configurations the latest run counts.
+    """Return all cells, each with what it ran on, and notes; of equal configurations the latest run counts,
+    but what was measured is never replaced by what was predicted.
 
     Args:
         documents: oldest first.
@@ -87,6 +89,8 @@ def merge(documents: Iterable[Document]) -> tuple[list[dict[str, Any]], list[str
         }
         for cell in document["cells"]:
             key = (*setting.values(), cell["label"])
+            if key in cells and is_predicted(cell) and not is_predicted(cells[key]):
+                continue
             replaced[key] = replaced.get(key, -1) + 1
             cells[key] = {**cell, "setting": setting, "source": document.get("source", "")}
     notes = [f"{key[-1]}: measured {count + 1} times, the latest is shown" for key, count in replaced.items() if count]

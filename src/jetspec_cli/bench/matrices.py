@@ -8,7 +8,7 @@ from typing import Any
 
 from jetspec_cli.bench.document import SCHEMA_VERSION
 from jetspec_cli.bench.loading import Document, merge
-from jetspec_cli.bench.verdicts import best_cells, break_even, speedup, statement, tree_cells
+from jetspec_cli.bench.verdicts import best_cells, break_even, is_predicted, speedup, statement, tree_cells
 from jetspec_engine import __version__
 
 Cell = Mapping[str, Any]
@@ -46,8 +46,17 @@ def report(documents: Sequence[Document]) -> dict[str, Any]:
         "tool": {"name": "jetspec", "version": __version__},
         "groups": [_group(setting, group) for setting, group in _by_setting(cells)],
         "runs": runs,
-        "notes": [*notes, *dict.fromkeys(note for document in documents for note in document.get("notes") or ())],
+        "notes": [
+            *notes,
+            *_marks(cells),
+            *dict.fromkeys(note for document in documents for note in document.get("notes") or ()),
+        ],
     }
+
+
+def _marks(cells: Iterable[Cell]) -> list[str]:
+    is_needed = any(is_predicted(cell) for cell in cells)
+    return ["~ marks what was predicted, by replay and a cost model, and not measured"] if is_needed else []
 
 
 def verdict_of(cell: Cell) -> str:
@@ -67,6 +76,9 @@ METRICS: Mapping[str, tuple[str, Callable[[Cell], Any]]] = {
     "step_cost_ratio": ("step cost ratio to linear", _against_linear("step_cost_ratio")),
     "verdict": ("verdict", verdict_of),
 }
+
+
+TIMED = ("speedup", "speedup_plain", "step_cost_ratio")
 
 
 def _by_setting(cells: Iterable[Cell]) -> list[tuple[dict[str, str], list[Cell]]]:
@@ -119,12 +131,21 @@ def _matrices(title: str, axes: tuple[Axis, Axis], cells: Sequence[Cell]) -> lis
     rows = sorted({row_of(cell["tree"]) for cell in cells}, key=_order)
     columns = sorted({column_of(cell["tree"]) for cell in cells}, key=_order)
     found = []
+    by_place = {(row_of(cell["tree"]), column_of(cell["tree"])): cell for cell in cells}
     for metric, (name, value_of) in METRICS.items():
-        by_place = {(row_of(c["tree"]), column_of(c["tree"])): value_of(c) for c in cells}
-        values = [[by_place.get((row, column)) for column in columns] for row in rows]
+
+        def each(read: Callable[[Cell], Any]) -> list[list[Any]]:
+            places = [[by_place.get((row, column)) for column in columns] for row in rows]
+            return [[None if cell is None else read(cell) for cell in line] for line in places]
+
+        values = each(value_of)
+        # Replayed accept lengths are exact, and a verdict says by itself that it is predicted.
+        guesses = each(is_predicted if metric in TIMED else lambda _: False)
         if any(value not in (None, "") for line in values for value in line):
             shape = {"row_name": row_name, "column_name": column_name, "rows": rows, "columns": columns}
-            found.append({"title": f"{name} by {title}", "metric": metric, **shape, "values": values})
+            found.append(
+                {"title": f"{name} by {title}", "metric": metric, **shape, "values": values, "is_predicted": guesses}
+            )
     return found
 
 

@@ -69,13 +69,13 @@ class Measured:
         }
 
 
-def measure(client: ServerClient, prompt: Prompt, max_new_tokens: int) -> Measured:
-    """Decode one prompt as a stream and time it.
+def measure(client: ServerClient, prompt: Prompt, max_new_tokens: int, *, ignores_eos: bool = False) -> Measured:
+    """Decode one prompt as a stream and time it; ``ignores_eos`` as in ``ServerClient.stream``.
 
     Raises:
         EngineError: the request failed; also when a stream of status 200 carries an error or ends too early.
     """
-    path, events = client.stream(prompt, max_new_tokens)
+    path, events = client.stream(prompt, max_new_tokens, ignores_eos=ignores_eos)
     if path == "/generate":
         return _native(events, has_our_counters=client.kind == "jetspec")
     return _openai(path, events)

@@ -112,6 +112,8 @@ class BenchSpec:
         dtype: of a server to be started; a given server has to run it, unless auto.
         server: ServeConfig fields of a server to be started.
         allow_near_ties: near-ties do not fail a cell.
+        replay: whether cells are replayed from recordings and only the promising ones measured; None decides by the
+            grid and the server. Measured rows are the same either way, so it is no part of the fingerprint.
     """
 
     kind: str
@@ -121,6 +123,7 @@ class BenchSpec:
     dtype: str = "auto"
     server: Mapping[str, Any] = field(default_factory=dict)
     allow_near_ties: bool = False
+    replay: bool | None = False
 
     @property
     def trees(self) -> tuple[TreeConfig, ...]:

@@ -20,6 +20,10 @@ from jetspec_cli.bench.statistics import (
 PAYS = "pays"
 DOES_NOT_PAY = "does not pay"
 UNCLEAR = "unclear"
+# Of cells that were replayed, not run: the gate's outcome, and the verdicts.
+PREDICTED = "predicted"
+PREDICTED_TO_PAY = "predicted to pay"
+PREDICTED_NOT_TO_PAY = "predicted not to pay"
 
 
 def of_rows(rows: Sequence[Row]) -> dict[str, Any]:

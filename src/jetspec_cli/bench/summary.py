@@ -42,7 +42,7 @@ def summarize(spec: BenchSpec, rows: Sequence[Row]) -> list[Cell]:
             cells.append(_cell(spec, arm, own, rows))
     by_label = {cell["label"]: cell for cell in cells}
     for cell in cells:
-        _derive_against_plain(cell, by_label.get("plain"))
+        derive_against_plain(cell, by_label.get("plain"))
     return cells
 
 
@@ -139,7 +139,7 @@ def _by_prompt(rows: Iterable[Row]) -> dict[str, list[float]]:
     return sums
 
 
-def _derive_against_plain(cell: Cell, plain: Cell | None) -> None:
+def derive_against_plain(cell: Cell, plain: Cell | None) -> None:
     """Add the speed against plain decoding to a cell that was interleaved with linear only."""
     link = plain["against"].get("linear") if plain is not None else None
     own = cell["against"].get("linear")

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from jetspec_cli.bench.speed import PAYS
+from jetspec_cli.bench.speed import PAYS, PREDICTED
 
 Cell = Mapping[str, Any]
 OVERALL = "overall"
@@ -20,20 +20,38 @@ def speedup(cell: Cell, baseline: str = "linear") -> float | None:
     return None if not found else float(found["value"])
 
 
-def best_cells(cells: Sequence[Cell]) -> dict[str, Any]:
-    """Return the fastest tree cell overall and by class of text, against linear; empty without any."""
+def is_predicted(cell: Cell) -> bool:
+    """Say whether a cell was replayed and not run."""
+    return bool(cell["gate"]["outcome"] == PREDICTED)
+
+
+def fastest(cells: Sequence[Cell]) -> Cell | None:
+    """Return the fastest measured tree cell; the fastest predicted one when none was measured."""
     candidates = tree_cells(cells)
-    if not candidates:
+    measured = [cell for cell in candidates if not is_predicted(cell)]
+    return max(measured or candidates, key=lambda cell: speedup(cell) or 0.0, default=None)
+
+
+def best_cells(cells: Sequence[Cell]) -> dict[str, Any]:
+    """Return the fastest tree cell overall and by class of text, against linear; empty without any.
+
+    Overall a measured cell goes before predicted ones; by class all count, and ``is_predicted`` says which it is.
+    """
+    best = fastest(cells)
+    if best is None:
         return {}
-    best = max(candidates, key=lambda cell: speedup(cell) or 0.0)
-    against = best["against"]["linear"]
-    found = {OVERALL: {"label": best["label"], "speedup": speedup(best), "verdict": against["verdict"]}}
+    candidates = tree_cells(cells)
+    found = {OVERALL: _best(best, speedup(best), best["against"]["linear"]["verdict"])}
     for name in sorted({name for cell in candidates for name in cell["against"]["linear"]["speedup_by_class"]}):
-        ranked = [(c["against"]["linear"]["speedup_by_class"].get(name) or 0.0, c["label"]) for c in candidates]
-        value, label = max(ranked, key=lambda pair: pair[0])
+        ranked = [(c["against"]["linear"]["speedup_by_class"].get(name) or 0.0, c) for c in candidates]
+        value, cell = max(ranked, key=lambda pair: pair[0])
         # A class has too few prompts for an interval of its own, so there is a value and no verdict.
-        found[name] = {"label": label, "speedup": value, "verdict": None}
+        found[name] = _best(cell, value, None)
     return found
+
+
+def _best(cell: Cell, value: float | None, verdict: str | None) -> dict[str, Any]:
+    return {"label": cell["label"], "speedup": value, "verdict": verdict, "is_predicted": is_predicted(cell)}
 
 
 def break_even(cell: Cell) -> str:
@@ -48,15 +66,19 @@ def break_even(cell: Cell) -> str:
     if not one:
         return sentence
     bounds = f" [{one['low']:.3f}, {one['high']:.3f}]" if one["low"] is not None else ""
-    return f"{sentence}; measured speedup over linear {one['value']:.3f}{bounds}: {found['verdict']}"
+    how = "predicted" if is_predicted(cell) else "measured"
+    return f"{sentence}; {how} speedup over linear {one['value']:.3f}{bounds}: {found['verdict']}"
 
 
 def statement(cells: Sequence[Cell]) -> str:
     """Return whether the tree pays, from the fastest cell; empty when no tree was held against linear."""
-    candidates = tree_cells(cells)
-    if not candidates:
+    best = fastest(cells)
+    if best is None:
         return ""
-    best = max(candidates, key=lambda cell: speedup(cell) or 0.0)
-    num_pay = sum(1 for cell in candidates if cell["against"]["linear"]["verdict"] == PAYS)
-    head = f"{num_pay} of {len(candidates)} tree cells pay; the fastest is " if len(candidates) > 1 else ""
+    measured = [cell for cell in tree_cells(cells) if not is_predicted(cell)]
+    num_predicted = len(tree_cells(cells)) - len(measured)
+    num_pay = sum(1 for cell in measured if cell["against"]["linear"]["verdict"] == PAYS)
+    others = f", {num_predicted} more were predicted" if num_predicted else ""
+    kind = "measured tree cells" if num_predicted else "tree cells"
+    head = f"{num_pay} of {len(measured)} {kind} pay{others}; the fastest is " if len(measured) > 1 or others else ""
     return head + break_even(best)

@@ -16,6 +16,7 @@ from jetspec_engine.config import DTYPES, check_choice
 from jetspec_engine.errors import ArtifactError
 
 ROWS_SUFFIX = ".requests.ndjson"
+RECORDINGS_SUFFIX = ".recording.ndjson"
 
 
 def run(spec: BenchSpec, link: Link, *, out: Path | None, output: str, is_dry: bool) -> int:
@@ -34,10 +35,12 @@ def run(spec: BenchSpec, link: Link, *, out: Path | None, output: str, is_dry: b
         console.data(render_estimate(estimate(spec, prompts, link, console.talk), output))
         return 0
     rows = None if out is None else out.with_name(out.stem + ROWS_SUFFIX)
+    recordings = None if out is None else out.with_name(out.stem + RECORDINGS_SUFFIX)
     command = environment.redacted_command(sys.argv)
     with console.bar(spec.kind, None) as bar:
         watcher = BenchLive(bar, out)
-        document = execute(Asked(spec=spec, prompts=prompts, link=link, command=command, rows=rows), watcher)
+        asked = Asked(spec=spec, prompts=prompts, link=link, command=command, rows=rows, recordings=recordings)
+        document = execute(asked, watcher)
     if out is not None:
         json_doc.write_whole(out, json_doc.dumps(document))
         console.talk(f"written to {out}")

@@ -14,16 +14,23 @@ Budgets = Annotated[str | None, typer.Option("--budget", help="B, or a list: 16,
 Rules = Annotated[str | None, typer.Option("--rule", "--tree-rule", help="best_first, top2gap, accum_logp or a list.")]
 Betas = Annotated[str | None, typer.Option("--beta", help="Slope of top2gap, or a list.")]
 Gaps = Annotated[str | None, typer.Option("--g0", help="Gap at which top2gap halves W, or a list.")]
+Replay = Annotated[
+    bool | None,
+    typer.Option(
+        "--replay/--no-replay",
+        help="Record once, replay every cell, measure the promising ones.  [default: for 5 trees and more]",
+    ),
+]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder of the results, resumed; results/sweep-... if unset.")]
 
 
 def sweep(
     *, prompts: Prompts, tree_width: Widths = None, budget: Budgets = None, rule: Rules = None, beta: Betas = None,
-    g0: Gaps = None, keep_spine: options.KeepSpine = None, url: bench.Url = None, repeat: bench.Repeat = 1,
-    max_new_tokens: bench.Cap = None, dtype: bench.Dtype = "auto", allow_near_ties: bench.NearTies = False,
-    engine: options.Engine = None, target: options.Target = None, head: options.Head = None,
-    drafter: options.DrafterName = None, device: options.Device = None, page_size: options.PageSize = None,
-    max_seq_len: options.MaxSeqLen = None, threads: options.Threads = None, api_key: options.ApiKey = None,
+    g0: Gaps = None, keep_spine: options.KeepSpine = None, url: bench.Url = None, replay: Replay = None,
+    repeat: bench.Repeat = 1, max_new_tokens: bench.Cap = None, dtype: bench.Dtype = "auto",
+    allow_near_ties: bench.NearTies = False, engine: options.Engine = None, target: options.Target = None,
+    head: options.Head = None, drafter: options.DrafterName = None, device: options.Device = None,
+    page_size: options.PageSize = None, max_seq_len: options.MaxSeqLen = None, threads: options.Threads = None, api_key: options.ApiKey = None,
     timeout_s: bench.Timeout = 600.0, dry_run: bench.DryRun = False, out: Out = None, output: bench.Format = "table",
 ) -> None:  # fmt: skip
     """Gate and measure every cell of a grid beside the linear path, on one server; resumable."""
@@ -45,7 +52,7 @@ def sweep(
     spec = BenchSpec(
         kind="sweep", prompts=tuple(Path(name) for name in options.split_list(prompts) or []),
         pairings=pairings_of(trees_of(settings)), load=Load(repeat=repeat, max_new_tokens=max_new_tokens),
-        dtype=dtype, server=server, allow_near_ties=allow_near_ties,
+        dtype=dtype, server=server, allow_near_ties=allow_near_ties, replay=replay,
     )  # fmt: skip
     link = Link(url=url, api_key=api_key or key_of_environment(), timeout_s=timeout_s)
     # The same command finds its own rows again; another grid gets another folder.

@@ -103,6 +103,18 @@ class BenchLive:
         return f", about {duration(seconds)} left"
 
 
+def _replay(replay: Mapping[str, Any] | None) -> list[str]:
+    """Return how good the predictions were where they could be held against a measurement."""
+    if not replay or replay["tok_s_error_max"] is None:
+        return []
+    exact = "equal" if replay["is_accept_exact"] else "NOT equal"
+    return [
+        f"replayed {replay['num_recorded_prompts']} prompts, {replay['num_recorded_tokens']} tokens; "
+        f"{len(replay['live_cells'])} cells measured: accept lengths {exact} to the replayed ones, "
+        f"tok/s {replay['tok_s_error_mean']:.1%} off on average, {replay['tok_s_error_max']:.1%} at most"
+    ]
+
+
 def _lines(document: Mapping[str, Any]) -> list[str]:
     """Return what stands below the table: findings, failures, notes, best cells, the statement, the outcome."""
     lines = []
@@ -117,5 +129,6 @@ def _lines(document: Mapping[str, Any]) -> list[str]:
     summary = document["summary"]
     lines += best_lines(summary["best"]) if document["kind"] == "sweep" else []
     lines += [summary["statement"]] if summary["statement"] else []
+    lines += _replay(document.get("replay"))
     counts = f"{summary['num_requests']} requests, {summary['num_failed']} failed"
     return [*lines, f"{OUTCOMES.get(document['outcome'], document['outcome'])} ({counts})"]

@@ -33,20 +33,21 @@ def row(cell: Cell) -> dict[str, str]:
     linear = cell["against"].get("linear") or {}
     plain = cell["against"].get("plain") or {}
     failed = f", {cell['num_failed']} failed" if cell["num_failed"] else ""
+    is_guess = cell["gate"]["outcome"] == "predicted"
     return {
         "label": cell["label"],
         "gate": _gate(cell["gate"]),
         "requests": f"{cell['num_requests']}{failed}",
         "accept_length": number(cell["accept_length"]),
         "accept_rate": number(cell["accept_rate"]),
-        "round_ms": number(_scaled((cell["round_s"] or {}).get("median"))),
+        "round_ms": mark(number(_scaled((cell["round_s"] or {}).get("median"))), is_guess),
         "ttft_ms": _percentiles(cell["ttft_s"]),
         "tpot_ms": _percentiles(cell["tpot_s"]),
         "e2e_ms": _percentiles(cell["e2e_s"]),
-        "tok_s": _spread(cell["tok_s"]),
-        "over_linear": interval(linear.get("speedup")),
-        "over_plain": interval(plain.get("speedup")),
-        "step_cost_ratio": number(linear.get("step_cost_ratio"), 3),
+        "tok_s": mark(_spread(cell["tok_s"]), is_guess),
+        "over_linear": mark(interval(linear.get("speedup")), is_guess),
+        "over_plain": mark(interval(plain.get("speedup")), is_guess),
+        "step_cost_ratio": mark(number(linear.get("step_cost_ratio"), 3), is_guess),
         "verdict": (cell["role"] == "tree" and linear.get("verdict")) or DASH,
     }
 
@@ -96,6 +97,11 @@ def number(value: Any, digits: int = 2) -> str:
     return f"{value:.{digits}f}" if isinstance(value, float) else str(value)
 
 
+def mark(text: str, is_predicted: bool) -> str:
+    """Return a value with the sign that says it was predicted and not measured."""
+    return f"~{text}" if is_predicted and text != DASH else text
+
+
 def interval(found: Mapping[str, Any] | None) -> str:
     """Return ``1.23 [1.10, 1.40]``, without bounds where there are none."""
     if not found:
@@ -106,7 +112,11 @@ def interval(found: Mapping[str, Any] | None) -> str:
 
 def best_lines(best: Mapping[str, Mapping[str, Any]]) -> Sequence[str]:
     """Return one line for the best cell overall and of each class of text."""
-    return [f"best {name}: {one['label']}, {number(one['speedup'])} over linear" for name, one in best.items()]
+    return [
+        f"best {name}: {one['label']}, {number(one['speedup'])} over linear"
+        + (" (predicted)" if one.get("is_predicted") else "")
+        for name, one in best.items()
+    ]
 
 
 def _gate(gate: Mapping[str, Any]) -> str:

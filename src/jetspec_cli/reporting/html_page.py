@@ -58,7 +58,8 @@ def _group(group: Mapping[str, Any], name: str) -> str:
         f'<p class="statement">{escape(group["statement"])}</p>' if group["statement"] else "",
         f"<ul>{lines}</ul>" if lines else "",
         f"<figure>{pareto_svg.render(points, name)}"
-        "<figcaption>Each point is a tree setting. The dashed line is the break-even.</figcaption></figure>"
+        "<figcaption>Each point is a tree setting, a hollow one was predicted and not measured. The dashed line is the "
+        "break-even.</figcaption></figure>"
         if points
         else "",
         '<div class="matrices">',
@@ -94,7 +95,9 @@ def shade(metric: str, values: Sequence[Sequence[Any]]) -> list[list[str]]:
         if isinstance(value, (int, float)):
             far = sign * (value - middle) / reach
             return f' class="{"good" if far >= 0 else "bad"}" style="--far:{abs(far) * 45:.0f}%"'
-        kind = {"pays": "good", "does not pay": "bad"}.get(str(value))
+        kind = {"pays": "good", "predicted to pay": "good", "does not pay": "bad", "predicted not to pay": "bad"}.get(
+            str(value)
+        )
         return f' class="{kind}" style="--far:30%"' if kind else ""
 
     return [[style(value) for value in line] for line in values]

@@ -29,6 +29,8 @@ svg text { fill: var(--soft); font-size: 12px; }
 svg .grid { stroke: var(--line); } svg .even { stroke: var(--soft); stroke-width: 1.5; stroke-dasharray: 6 4; }
 svg .front { fill: none; stroke: var(--accent); stroke-width: 1.5; }
 svg .pays { fill: var(--good); } svg .loses { fill: var(--bad); } svg .unclear { fill: var(--soft); }
+svg .predicted { fill: none; stroke-width: 1.5; } svg .pays.predicted { stroke: var(--good); }
+svg .loses.predicted { stroke: var(--bad); }
 svg.bars rect { fill: var(--accent); } details { margin: 0.5rem 0; }
 """
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jetspec_cli.reporting import json_doc, markdown, tables
-from jetspec_cli.reporting.cells import DASH, best_lines, csv_text, number, shown
+from jetspec_cli.reporting.cells import DASH, best_lines, csv_text, mark, number, shown
 
 Report = Mapping[str, Any]
 
@@ -57,8 +57,17 @@ def grid(matrix: Mapping[str, Any]) -> list[list[str]]:
     """Return a matrix as lines of words, the heading first."""
     digits = 3 if matrix["metric"] == "step_cost_ratio" else 2
     heading = [f"{matrix['row_name']} \\ {matrix['column_name']}", *(word(value) for value in matrix["columns"])]
-    lines = zip(matrix["rows"], matrix["values"], strict=True)
-    return [heading, *([word(row), *(number(value, digits) for value in values)] for row, values in lines)]
+    lines = zip(matrix["rows"], matrix["values"], matrix["is_predicted"], strict=True)
+    return [
+        heading,
+        *(
+            [
+                word(row),
+                *(mark(number(value, digits), is_guess) for value, is_guess in zip(values, guesses, strict=True)),
+            ]
+            for row, values, guesses in lines
+        ),
+    ]
 
 
 def word(value: Any) -> str:

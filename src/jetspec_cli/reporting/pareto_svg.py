@@ -9,7 +9,13 @@ from html import escape
 from typing import Any
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 640, 400, 56, 48, 16, 16
-CLASS_OF_VERDICT = {"pays": "pays", "does not pay": "loses", "unclear": "unclear"}
+CLASS_OF_VERDICT = {
+    "pays": "pays",
+    "does not pay": "loses",
+    "unclear": "unclear",
+    "predicted to pay": "pays predicted",
+    "predicted not to pay": "loses predicted",
+}
 Point = tuple[str, float, float, str]
 
 

@@ -11,7 +11,14 @@ from jetspec_cli.reporting import pareto_svg
 from jetspec_cli.reporting.matrix_text import grid, setting_line
 from jetspec_engine.errors import InconclusiveError, UnavailableError
 
-COLOR_OF_VERDICT = {"pays": "tab:green", "does not pay": "tab:red"}
+COLOR_OF_VERDICT = {
+    "pays": "tab:green",
+    "does not pay": "tab:red",
+    "predicted to pay": "tab:green",
+    "predicted not to pay": "tab:red",
+}
+# Beyond so many points their names would cover them; then only those on the front are named.
+MAX_NAMES = 12
 SHOWN = ("speedup", "step_cost_ratio", "accept_length")
 
 
@@ -63,8 +70,11 @@ def _draw_points(axes: Any, points: list[pareto_svg.Point]) -> None:
     best = pareto_svg.front(points)
     axes.plot([point[1] for point in best], [point[2] for point in best], color="tab:blue", linewidth=1, label="front")
     for label, step, accept, verdict in points:
-        axes.scatter([step], [accept], color=COLOR_OF_VERDICT.get(verdict, "tab:gray"))
-        axes.annotate(label, (step, accept), fontsize=6, xytext=(4, 4), textcoords="offset points")
+        color = COLOR_OF_VERDICT.get(verdict, "tab:gray")
+        face = "none" if verdict.startswith("predicted") else color
+        axes.scatter([step], [accept], edgecolors=color, facecolors=face)
+        if len(points) <= MAX_NAMES or (label, step, accept, verdict) in best:
+            axes.annotate(label, (step, accept), fontsize=6, xytext=(4, 4), textcoords="offset points")
     axes.set(xlim=(low, high), ylim=(low, high), xlabel="step cost ratio to linear", ylabel="accept ratio to linear")
     axes.legend(loc="lower right", fontsize=7)
 

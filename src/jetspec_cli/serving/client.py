@@ -18,6 +18,7 @@ from jetspec_cli.serving.generation import Generation, from_native, from_openai
 from jetspec_cli.serving.transport import Transport, message_of, object_of
 from jetspec_engine.config import TreeConfig
 from jetspec_engine.errors import BusyError, ConfigError, EngineError
+from jetspec_engine.records import Recording
 
 BUSY_PATIENCE_S = 10.0
 NOT_OFFERED = (404, 405, 501)
@@ -103,6 +104,10 @@ class ServerClient:
         """Whether trees can be switched at run time: on our own servers."""
         return self.kind == "jetspec"
 
+    def offers(self, route: str) -> bool:
+        """Say whether the server has one of our own extra routes, such as "record"."""
+        return route in (self.info.get("offers") or ())
+
     def is_alive(self) -> bool:
         """Say whether anything still answers there, whatever it answers."""
         try:
@@ -133,13 +138,20 @@ class ServerClient:
             return from_native(answer, seconds, has_our_counters=self.kind == "jetspec")
         return from_openai(answer, seconds)
 
-    def stream(self, prompt: Prompt, max_new_tokens: int) -> tuple[str, Iterator[Mapping[str, Any]]]:
+    def stream(
+        self, prompt: Prompt, max_new_tokens: int, *, ignores_eos: bool = False
+    ) -> tuple[str, Iterator[Mapping[str, Any]]]:
         """Prepare a streamed greedy request; it is sent when the first event is asked for.
+
+        Args:
+            ignores_eos: decode to the cap, on servers with a native API.
 
         Returns:
             The path, which decides the events' shape, and the events.
         """
         path, body = self._request_of(prompt, max_new_tokens)
+        if ignores_eos and path == "/generate":
+            body["sampling_params"]["ignore_eos"] = True
         counted = {} if path == "/generate" else {"stream_options": {"include_usage": True}}
         return path, self._transport.stream(path, {**body, **counted, "stream": True})
 
@@ -186,6 +198,19 @@ class ServerClient:
             return None
         response = self._transport.send("POST", "/jetspec/detokenize", {"ids": list(ids)})
         return None if response.status_code != 200 else str(object_of(response, "/jetspec/detokenize").get("text"))
+
+    def record(self, input_ids: Sequence[int], max_new_tokens: int, width: int) -> Recording:
+        """Have a prompt answered plainly and the drafter's offers kept; ask ``offers("record")`` first.
+
+        Raises:
+            EngineError: it failed, or the answer is not a recording.
+        """
+        body = {"input_ids": list(input_ids), "max_new_tokens": max_new_tokens, "width": width}
+        found = object_of(self._patiently("/jetspec/record", body), "/jetspec/record")
+        try:
+            return Recording.from_mapping(found)
+        except (KeyError, TypeError, ValueError) as error:
+            raise EngineError(f"/jetspec/record: not a recording: {error}") from error
 
     def score(self, input_ids: Sequence[int], start: int, top_k: int) -> tuple[str, list[Score]] | None:
         """Teacher-force ids in one forward.

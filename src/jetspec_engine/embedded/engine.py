@@ -13,17 +13,17 @@ import torch
 
 from jetspec_engine.config import ServeConfig, TreeConfig
 from jetspec_engine.embedded.counters import Counters, check_identities
+from jetspec_engine.embedded.intake import activate
 from jetspec_engine.embedded.jobs import JobQueue
 from jetspec_engine.embedded.prefix_cache import PrefixCache, RegionPool
-from jetspec_engine.embedded.request import ActiveRequest, check_ids, check_request
+from jetspec_engine.embedded.recording import record
+from jetspec_engine.embedded.request import ActiveRequest, check_ids
 from jetspec_engine.embedded.round import Parts, prefill, run_round
 from jetspec_engine.embedded.scheduler import Scheduler
-from jetspec_engine.embedded.score import score_tokens
-from jetspec_engine.embedded.stops import EndRules
+from jetspec_engine.embedded.score import check_positions, score_tokens
 from jetspec_engine.errors import BusyError, ConfigError, EngineError, RequestError
-from jetspec_engine.models.detokenizer import Detokenizer
 from jetspec_engine.protocol import Drafter, TargetModel, Tokenizer, TreeBuilder
-from jetspec_engine.records import FinishReason, GenerateRequest, PositionScore, StepEvent
+from jetspec_engine.records import FinishReason, GenerateRequest, PositionScore, Recording, StepEvent
 
 logger = logging.getLogger(__name__)
 
@@ -83,11 +83,7 @@ class EmbeddedEngine:
 
     def submit(self, request: GenerateRequest, on_event: Callable[[StepEvent], None]) -> None:
         """Queue a request; see ``protocol.CompletionEngine``. A callback that raises aborts its request."""
-        check_request(request, self._target.vocab_size, self.max_seq_len)
-        room = self.max_seq_len - len(request.input_ids)
-        rules = EndRules.of(request.sampling, self.tokenizer.eos_token_ids, room)
-        text = Detokenizer(self.tokenizer, skip_special_tokens=request.sampling.skip_special_tokens)
-        active = ActiveRequest(request, on_event, rules, text)
+        active = self._activate(request, on_event)
         with self._wake:
             if self._is_closing:
                 raise EngineError("engine: closed")
@@ -126,11 +122,13 @@ class EmbeddedEngine:
             EngineError: logits that are not finite.
         """
         check_ids(input_ids, self._target.vocab_size, self.max_seq_len)
-        if not 1 <= start < len(input_ids):
-            raise RequestError(f"start: {start}, expected 1..{len(input_ids) - 1} for {len(input_ids)} ids")
-        if not 0 <= top_k <= self._target.vocab_size:
-            raise RequestError(f"top_k: {top_k}, expected 0..{self._target.vocab_size}")
+        check_positions(start, top_k, len(input_ids), self._target.vocab_size)
         return self._jobs.ask(lambda: self._score(input_ids, start, top_k))
+
+    def record(self, request: GenerateRequest, width: int) -> Recording:
+        """Decode plainly and keep ``width`` candidates a depth at every token; see ``protocol.CompletionEngine``."""
+        active = self._activate(request, lambda _: None)
+        return self._jobs.ask(lambda: self._record(active, TreeConfig(width=width, budget=None)))
 
     def info(self) -> Mapping[str, Any]:
         """Say what runs; ``notes`` holds what a user should be told once."""
@@ -273,6 +271,13 @@ class EmbeddedEngine:
             return score_tokens(self._target, region, input_ids, start, top_k, chunk=self._prefill_chunk)
         finally:
             self._scheduler.cache.free(region)
+
+    def _record(self, active: ActiveRequest, tree: TreeConfig) -> Recording:
+        self._check_idle("record")
+        return record(active, self._parts_for(tree), self._scheduler.cache, lambda: self._is_closing)
+
+    def _activate(self, request: GenerateRequest, on_event: Callable[[StepEvent], None]) -> ActiveRequest:
+        return activate(request, on_event, self.tokenizer, self._target.vocab_size, self.max_seq_len)
 
     def _check_idle(self, operation: str) -> None:
         count = len(self._scheduler.requests())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from jetspec_engine.errors import EngineError
+from jetspec_engine.errors import EngineError, RequestError
 from jetspec_engine.protocol import SlotRegion, TargetModel, VerifyItem
 from jetspec_engine.records import PositionScore, TokenLogprob
 from jetspec_engine.tree.record import DraftTree
@@ -49,6 +49,14 @@ def token_logprobs(logits: Tensor, token_ids: Sequence[int], top_k: int) -> list
         TokenLogprob(token_id=token, logprob=float(row[token]), top=tuple((i, float(row[i])) for i in top))
         for token, row, top in zip(token_ids, logprobs, tops, strict=True)
     ]
+
+
+def check_positions(start: int, top_k: int, num_ids: int, vocab_size: int) -> None:
+    """Raise RequestError unless positions ``start`` on of ``num_ids`` ids can be scored with ``top_k`` candidates."""
+    if not 1 <= start < num_ids:
+        raise RequestError(f"start: {start}, expected 1..{num_ids - 1} for {num_ids} ids")
+    if not 0 <= top_k <= vocab_size:
+        raise RequestError(f"top_k: {top_k}, expected 0..{vocab_size}")
 
 
 def score_tokens(

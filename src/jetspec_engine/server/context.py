@@ -51,8 +51,8 @@ class ServerContext:
         return int(self.engine.info()["max_seq_len"])
 
     def info(self) -> dict[str, Any]:
-        """Return what runs: the engine's own document and how requests are decoded."""
-        return {**self.engine.info(), "sampling": SAMPLING_NOTE}
+        """Return what runs: the engine's own document, how requests are decoded, and which extra routes there are."""
+        return {**self.engine.info(), "sampling": SAMPLING_NOTE, "offers": ["record"]}
 
     async def encode(self, text: str, field_name: str) -> list[int]:
         """Encode a raw prompt.

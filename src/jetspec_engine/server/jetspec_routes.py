@@ -1,6 +1,6 @@
-"""JetSpec's own routes: the tree at run time, teacher forcing, and text to ids and back.
+"""JetSpec's own routes: the tree at run time, teacher forcing, recordings, and text to ids and back.
 
-Knows the engine's tree, score and tokenizer calls. The gate and the sweep stand on these.
+Knows the engine's tree, score, record and tokenizer calls. The gate and the sweep stand on these.
 """
 
 import asyncio
@@ -11,10 +11,10 @@ from starlette.responses import Response
 
 from jetspec_engine.config import TreeConfig, did_you_mean
 from jetspec_engine.errors import BusyError, ConfigError, RequestError
-from jetspec_engine.records import PositionScore
-from jetspec_engine.server.context import Context, require_tokens
+from jetspec_engine.records import GenerateRequest, PositionScore, SamplingParams
+from jetspec_engine.server.context import Context, new_id, require_tokens
 from jetspec_engine.server.error_replies import error_reply, message_of
-from jetspec_engine.server.schema_jetspec import DetokenizeBody, RenderBody, ScoreBody, TreeBody
+from jetspec_engine.server.schema_jetspec import DetokenizeBody, RecordBody, RenderBody, ScoreBody, TreeBody
 from jetspec_engine.server.wire import JsonReply, finite
 
 router = APIRouter(prefix="/jetspec", tags=["JetSpec"])
@@ -47,6 +47,18 @@ async def score(body: ScoreBody, context: Context) -> Response:
     scores = await asyncio.to_thread(context.engine.score, body.input_ids, body.start, body.top_k)
     dtype = context.engine.info().get("dtype")
     return JsonReply({"dtype": dtype, "positions": [_plain_score(one) for one in scores]})
+
+
+@router.post("/record", summary="Answer plainly and keep the drafter's offers, for replaying tree settings")
+async def record(body: RecordBody, context: Context) -> Response:
+    """Answer with the greedy text and the candidates at every token, arrays in base64; 409 while requests run."""
+    sampling = SamplingParams(max_new_tokens=body.max_new_tokens)
+    request = GenerateRequest(request_id=new_id("record_"), input_ids=tuple(body.input_ids), sampling=sampling)
+    try:
+        made = await asyncio.to_thread(context.engine.record, request, body.width)
+    except BusyError as failure:
+        return error_reply(409, message_of(failure))
+    return JsonReply(made.to_mapping())
 
 
 @router.post("/render", summary="Turn a prompt into token ids")

@@ -4,6 +4,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from jetspec_engine.config import MAX_TREE_WIDTH
 from jetspec_engine.server.schema_decoding import Text, TokenId
 from jetspec_engine.server.schema_openai import Message
 
@@ -49,3 +50,13 @@ class DetokenizeBody(BaseModel):
 
     ids: list[TokenId]
     skip_special_tokens: bool = False
+
+
+class RecordBody(BaseModel):
+    """A prompt to answer plainly, keeping what the drafter offers at every token."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", title="Record")
+
+    input_ids: Annotated[list[TokenId], Field(min_length=1)]
+    max_new_tokens: Annotated[int, Field(ge=1, lt=2**31)] = 128
+    width: Annotated[int, Field(ge=1, le=MAX_TREE_WIDTH)] = Field(8, description="Candidates to keep per depth.")
