@@ -6,6 +6,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.torch import load_file, save_file
+
 from jetspec_engine.config import ServeConfig
 from jetspec_engine.draft.checkpoint import save_head
 from jetspec_engine.draft.config import HeadConfig
@@ -26,6 +29,17 @@ def make_tiny_pair(folder: Path, **head_changes: Any) -> dict[str, str]:
     config = HeadConfig.from_mapping(head_document(**changes))
     save_head(folder / "head", tiny_head(config), config)
     return {"target": str(target), "head": str(folder / "head"), "cache_dir": str(folder / "cache")}
+
+
+def favour(target_folder: Path, token_ids: range) -> None:
+    """Shrink the output rows of all other tokens, so that target and head, both random, agree now and then."""
+    path = target_folder / "model.safetensors"
+    tensors = load_file(path)
+    name = "lm_head.weight" if "lm_head.weight" in tensors else "model.embed_tokens.weight"
+    rows = torch.full((len(tensors[name]), 1), 0.02)
+    rows[list(token_ids)] = 1.0
+    tensors[name] = (tensors[name].float() * rows).to(tensors[name].dtype)
+    save_file(tensors, path, metadata={"format": "pt"})
 
 
 @contextmanager

@@ -1,12 +1,25 @@
 """How long a measurement would take: a warm-up prompt is decoded on every arm, nothing is measured or written."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from jetspec_cli.bench.plan import BenchSpec
+from jetspec_cli.bench.plan import BenchSpec, Pairing
+from jetspec_cli.bench.replay.run import is_replayed
 from jetspec_cli.bench.runner import Runner
 from jetspec_cli.bench.server import Link, name_running_tree, open_bench
 from jetspec_cli.prompts import Prompt
+
+
+def likely_live(spec: BenchSpec) -> tuple[Pairing, ...]:
+    """Return the baselines and a cell of each budget: about what a replayed sweep measures of its grid."""
+    baselines = [pairing for pairing in spec.pairings if all(arm.is_baseline for arm in pairing.arms)]
+    budgets: dict[int | None, Pairing] = {}
+    for pairing in spec.pairings:
+        trees = [arm.tree for arm in pairing.arms if not arm.is_baseline and arm.tree is not None]
+        for tree in trees:
+            budgets.setdefault(tree.budget, pairing)
+    return (*baselines, *budgets.values())
 
 
 def estimate(
@@ -23,7 +36,13 @@ def estimate(
         spec = name_running_tree(spec, bench)
         runner = Runner(spec, prompts, bench)
         tokens = sum(spec.load.cap(prompt) for prompt in prompts) * spec.load.repeat
-        cells = []
+        cells: list[dict[str, Any]] = []
+        if is_replayed(spec, bench.client):
+            spec = replace(spec, pairings=likely_live(spec))
+            recorded = sum(spec.load.cap(prompt) for prompt in prompts)
+            # A recording decodes plainly and drafts at every token.
+            max_s = recorded * sum(runner.warm_up(spec.pairings[0]).values())
+            cells.append({"label": "recording", "num_requests": len(prompts), "max_tokens": recorded, "max_s": max_s})
         for pairing in spec.pairings:
             per_token = runner.warm_up(pairing)
             cells.append(

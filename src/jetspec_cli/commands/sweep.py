@@ -30,8 +30,9 @@ def sweep(
     repeat: bench.Repeat = 1, max_new_tokens: bench.Cap = None, dtype: bench.Dtype = "auto",
     allow_near_ties: bench.NearTies = False, engine: options.Engine = None, target: options.Target = None,
     head: options.Head = None, drafter: options.DrafterName = None, device: options.Device = None,
-    page_size: options.PageSize = None, max_seq_len: options.MaxSeqLen = None, threads: options.Threads = None, api_key: options.ApiKey = None,
-    timeout_s: bench.Timeout = 600.0, dry_run: bench.DryRun = False, out: Out = None, output: bench.Format = "table",
+    page_size: options.PageSize = None, max_seq_len: options.MaxSeqLen = None, threads: options.Threads = None,
+    api_key: options.ApiKey = None, timeout_s: bench.Timeout = 600.0, dry_run: bench.DryRun = False, out: Out = None,
+    output: bench.Format = "table",
 ) -> None:  # fmt: skip
     """Gate and measure every cell of a grid beside the linear path, on one server; resumable."""
     from jetspec_cli.bench.grid import pairings_of, trees_of

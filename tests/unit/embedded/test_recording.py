@@ -14,7 +14,7 @@ from jetspec_engine.records import GenerateRequest, Recording, RequestStats, Sam
 from jetspec_engine.tree.replay import replay
 from support.engine_runs import Rig, engine_rig, said
 from support.fake_target import FakeDrafter
-from support.tiny_pairs import assembled_rig, make_tiny_pair
+from support.tiny_pairs import assembled_rig, favour, make_tiny_pair
 
 PROMPT = [5, 9, 7, 30, 8]
 TREES = (
@@ -73,7 +73,10 @@ def test_R03_replayed_rounds_equal_live_ones_with_doubles(mode, cap):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_R03_replayed_rounds_equal_live_ones_with_a_real_head(tmp_path, dtype):
-    with assembled_rig(make_tiny_pair(tmp_path), dtype=dtype) as rig:
+    pair = make_tiny_pair(tmp_path)
+    favour(tmp_path / "target", range(40, 46))
+    lengths = set()
+    with assembled_rig(pair, dtype=dtype) as rig:
         prompts = ([5, 6, 7, 5, 6, 7], list(range(3, 60)))
         recordings = [record(rig, ids, width=4, max_new_tokens=40) for ids in prompts]
         for tree in (LINEAR, *TREES[5:24:4], TREES[-1]):
@@ -82,6 +85,8 @@ def test_R03_replayed_rounds_equal_live_ones_with_a_real_head(tmp_path, dtype):
                 live = rig.run(ids, max_new_tokens=40)
                 assert tuple(live.ids) == made.token_ids
                 assert replayed_stats(made, tree) == live_stats(live.stats), tree
+                lengths.add(live.stats.accept_length)
+    assert len(lengths) > 4, "too little was accepted to tell settings apart"
 
 
 def test_a_recording_near_the_end_of_the_context_is_cut_as_the_answer_is():

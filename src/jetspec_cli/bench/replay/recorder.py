@@ -70,7 +70,8 @@ def step_points(
         longest: context, in tokens, of the longest recorded answer at its end.
     """
     arms = {arm_of(tree): tree for tree in (LINEAR, *(TreeConfig(width=width, budget=n) for n in row_counts))}
-    contexts = (SHORT_CONTEXT, max(longest - STEP_TOKENS, 2 * SHORT_CONTEXT))
+    room = max(1, int(client.info.get("max_seq_len") or longest) - STEP_TOKENS - 1)
+    contexts = sorted({min(SHORT_CONTEXT, room), min(max(longest - STEP_TOKENS, 2 * SHORT_CONTEXT), room)})
     texts = {context: _text(prompts, client, context) for context in contexts}
     plan = [(step, arm, context) for step in range(NUM_PASSES) for arm in arms for context in contexts]
     for number, (step, arm, context) in enumerate(plan, start=1):
