@@ -18,6 +18,8 @@ from torch import Tensor
 
 from jetspec_engine.embedded.target import DecoderTarget
 from jetspec_engine.models.config import DecoderConfig
+from jetspec_engine.models.random_names import RANDOM_FAMILIES
+from jetspec_engine.models.random_target import write_random_target
 from jetspec_engine.models.weights import load_weights
 from jetspec_engine.protocol import SlotRegion, VerifyItem, VerifyResult
 from jetspec_engine.tree.record import DraftTree
@@ -34,12 +36,18 @@ VARIANTS = {
     "qwen2": {"sliding_window": 5, "num_attention_heads": 4, "num_key_value_heads": 1},
     "qwen3": {"sliding_window": 40, "is_tied": False, "head_dim": 32},
 }
+# The families beyond the dense ones, as the package itself makes them.
+HYBRIDS = RANDOM_FAMILIES
+RECURRENT = tuple(family for family in HYBRIDS if family != "qwen3-moe")
 
 
 @lru_cache(maxsize=32)
 def tiny_folder(model_type: str, dtype: torch.dtype) -> Path:
     """Write a variant once in a process and return its folder."""
     folder = Path(tempfile.mkdtemp(prefix="jetspec-tiny-"))
+    if model_type in HYBRIDS:
+        write_random_target(folder, model_type, dtype=dtype, vocab_size=TINY_VOCAB_SIZE)
+        return folder
     return make_tiny_target(folder, model_type=model_type, dtype=dtype, with_tokenizer=False, **VARIANTS[model_type])
 
 

@@ -15,6 +15,8 @@ from torch import Tensor
 
 from jetspec_engine.config import check_integer
 from jetspec_engine.embedded.attention import Arithmetic, HeadShape, ItemAttention, cut_chain
+from jetspec_engine.embedded.delta_scan import DeltaScan
+from jetspec_engine.embedded.delta_state import DeltaState
 from jetspec_engine.embedded.linear import LinearFactory
 from jetspec_engine.embedded.precision import strict_precision
 from jetspec_engine.embedded.scores import ExactScores, Float32Scores, as_pairs, probe_scores
@@ -23,7 +25,8 @@ from jetspec_engine.embedded.sums import MAX_SEQUENTIAL_NODES, ExactSums, Sequen
 from jetspec_engine.errors import EngineError
 from jetspec_engine.models.bounds import layer_bounds
 from jetspec_engine.models.config import DecoderConfig
-from jetspec_engine.models.decoder import Decoder
+from jetspec_engine.models.decoder import Decoder, DecoderLayer
+from jetspec_engine.models.hybrid import HybridLayer
 from jetspec_engine.models.rotary import rotary_table
 from jetspec_engine.protocol import SlotRegion, VerifyItem, VerifyResult
 from jetspec_engine.tree.mask import positions
@@ -33,7 +36,7 @@ POSITIONS_BEYOND_CONTEXT = 1024
 
 
 class DecoderTarget:
-    """``protocol.TargetModel`` over a dense decoder.
+    """``protocol.TargetModel`` over a decoder.
 
     Args:
         config: of the target.
@@ -71,14 +74,16 @@ class DecoderTarget:
         self._heads = HeadShape(
             num_kv_heads=config.num_kv_heads, group=config.num_heads // config.num_kv_heads, head_dim=config.head_dim
         )
-        self._windows = config.sliding_windows
+        self._windows = [config.sliding_windows[layer] for layer in config.attention_layers]
         with torch.inference_mode(), strict_precision():
             self._arithmetic = choose_arithmetic(config, weights, self.device, max_nodes)
             self._factory = LinearFactory(self.dtype, self.device)
-            self._decoder = Decoder(config, weights, self._factory)
+            is_dense = config.experts is None and config.delta is None
+            make_layer = DecoderLayer if is_dense else HybridLayer
+            self._decoder = Decoder(config, weights, self._factory, make_layer)
             self._rotations = rotary_table(config, self.max_seq_len + POSITIONS_BEYOND_CONTEXT).to(self.device)
         self.state = KeyValueState(
-            num_layers=config.num_layers,
+            num_layers=len(config.attention_layers),
             num_heads=config.num_kv_heads,
             num_slots=num_slots,
             head_dim=config.head_dim,
@@ -87,6 +92,7 @@ class DecoderTarget:
             num_guard_slots=self._arithmetic.scores.min_keys,
             device=self.device,
         )
+        self.delta = DeltaState(config.delta, self.dtype, self.device) if config.delta is not None else None
 
     @property
     def lm_head(self) -> Callable[[Tensor], Tensor]:
@@ -128,16 +134,28 @@ class DecoderTarget:
         if (nodes and nodes[0] != 0) or not is_ascending or length + max(nodes, default=0) >= region.capacity:
             raise EngineError(f"commit: path {nodes} at length {length}, expected ascending nodes from 0 in the region")
         with torch.inference_mode():
+            if self.delta is not None:
+                self.delta.commit(region, length, nodes)
             self.state.keep_path(region, length, nodes)
 
     def copy_prefix(self, source: SlotRegion, destination: SlotRegion, length: int) -> bool:
-        """Copy the state of the first ``length`` positions. Always True: keys and values can be cut anywhere."""
+        """Copy the state of the first ``length`` positions.
+
+        Keys and values can be cut anywhere; a recurrent state only where it stands, so False for any other length.
+        """
         most = min(source.capacity, destination.capacity)
         if length > most:
             raise EngineError(f"copy_prefix: {length} positions, expected at most {most}")
+        if self.delta is not None and not self.delta.copy(source, destination, length):
+            return False
         with torch.inference_mode():
             self.state.copy(source, destination, length)
         return True
+
+    def forget(self, region: SlotRegion) -> None:
+        """Drop what a region's sequence left, when the region is given back; keys and values need no dropping."""
+        if self.delta is not None:
+            self.delta.forget(region)
 
     def describe(self) -> Mapping[str, Any]:
         """Return what was chosen at load: dtype, device, arithmetic of attention, row policies, state bytes."""
@@ -169,7 +187,12 @@ class DecoderTarget:
             for item, turned in zip(pieces, rotations, strict=True)
         ]
         batch = BatchAttention(attend, rows, self._heads, self.dtype, self.device)
-        hidden, tapped = self._decoder.hidden(tokens, batch, self.taps)
+        if self.delta is None:
+            hidden, tapped = self._decoder.hidden(tokens, batch, self.taps)
+        else:
+            scan = DeltaScan(items, self.delta, self.device)
+            hidden, tapped = self._decoder.hidden(tokens, HybridBatch(batch, scan), self.taps)
+            scan.finish()
         wanted = [
             states[item.logits_from :] for item, states in zip(items, hidden.split_with_sizes(counts), strict=True)
         ]
@@ -217,11 +240,23 @@ def choose_arithmetic(
     has_fast_scores = is_cpu and probe_scores(*heads)
     has_fast_sums = is_cpu and max_nodes <= MAX_SEQUENTIAL_NODES and probe_sequential(*heads)
     is_bounded = has_fast_scores and has_fast_sums
-    bounds = [] if is_bounded else [layer_bounds(config, weights, layer) for layer in range(config.num_layers)]
+    bounds = [] if is_bounded else [layer_bounds(config, weights, layer) for layer in config.attention_layers]
     return Arithmetic(
         scores=Float32Scores(config.head_dim) if has_fast_scores else ExactScores(config.head_dim, bounds),
         sums=SequentialSums(config.head_dim, max_nodes) if has_fast_sums else ExactSums(bounds),
     )
+
+
+class HybridBatch:
+    """``decoder.Attend`` and ``delta_block.Recur`` over the rows of several items, each by the part that does it."""
+
+    def __init__(self, attend: "BatchAttention", scan: DeltaScan) -> None:
+        self._attend = attend
+        self.window, self.scan = scan.window, scan.scan
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Return (n, H * head_dim), valid until the next call; see ``decoder.Attend``."""
+        return self._attend(layer, q, k, v)
 
 
 class BatchAttention:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from jetspec_engine.models.config import DecoderConfig
+from jetspec_engine.models.norms import gain_of
 
 # Rounding of the normed row and of the product to bfloat16, a few parts in a thousand, and room to spare.
 MARGIN = 1.05
@@ -29,7 +30,7 @@ class LayerBounds:
 def layer_bounds(config: DecoderConfig, weights: Mapping[str, Tensor], layer: int) -> LayerBounds:
     """Return the bounds of one layer; ``weights`` as ``load_weights`` returns them."""
     prefix = f"layers.{layer}."
-    gains = weights[prefix + "input_layernorm.weight"].float()
+    gains = gain_of(config, weights[prefix + "input_layernorm.weight"]).float()
 
     def reach(name: str) -> float:
         rows = weights[f"{prefix}self_attn.{name}_proj.weight"].float() * gains
@@ -41,7 +42,8 @@ def layer_bounds(config: DecoderConfig, weights: Mapping[str, Tensor], layer: in
     def rotated_reach(name: str) -> float:
         largest = reach(name)
         if config.has_qk_norm:
-            largest = math.sqrt(config.head_dim) * float(weights[f"{prefix}self_attn.{name}_norm.weight"].abs().max())
+            gain = gain_of(config, weights[f"{prefix}self_attn.{name}_norm.weight"])
+            largest = math.sqrt(config.head_dim) * float(gain.abs().max())
         # A rotation turns a pair (a, a) into (sqrt(2) a, 0).
         return largest * math.sqrt(2) * MARGIN
 

@@ -1,4 +1,4 @@
-"""The forward of a dense decoder target: Llama, Qwen2 and Qwen3 in one code path.
+"""The forward of a decoder target, and the layer of the dense families: Llama, Qwen2 and Qwen3 in one code path.
 
 Knows the order of operations and how weights are laid out for it. Deliberately does not know how many rows a linear
 layer may get, where keys and values live, who sees whom, or which rows belong to which sequence: the layers are made
@@ -6,13 +6,14 @@ by a factory it is given, and attention is a callable it is given. Every operati
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from jetspec_engine.models.config import DecoderConfig
+from jetspec_engine.models.norms import RowNorm
 
 RowFunction = Callable[..., Tensor]
 
@@ -45,16 +46,31 @@ class Attend(Protocol):
         ...
 
 
+class Layer(Protocol):
+    """One layer; made from (config, index, weights, make) as ``DecoderLayer`` is."""
+
+    def __call__(self, index: int, x: Tensor, attend: Any) -> Tensor:
+        """Return the states after this layer, (n, E)."""
+        ...
+
+
 class DecoderLayer:
-    """One layer's weights and its forward.
+    """One dense layer's weights and its forward.
 
     Args:
         config: of the target.
+        index: 0 .. L - 1; dense layers are all alike.
         weights: this layer's tensors, names as in ``tensor_table.layer_tensors``.
         make: makes the linear layers.
     """
 
-    def __init__(self, config: DecoderConfig, weights: Mapping[str, Tensor], make: LayerFactory) -> None:
+    def __init__(
+        self,
+        config: DecoderConfig,
+        index: int,  # noqa: ARG002
+        weights: Mapping[str, Tensor],
+        make: LayerFactory,
+    ) -> None:
         self._config = config
         self._input_norm = weights["input_layernorm.weight"]
         self._inner_norm = weights["post_attention_layernorm.weight"]
@@ -89,29 +105,35 @@ class Decoder:
         weights: tensors as ``weights.load_weights`` returns them, all of one dtype on one device. Emptied layer by
             layer as they are laid out, so that memory never holds the model twice.
         make: makes the linear layers.
+        make_layer: makes a layer.
 
     Attributes:
         lm_head: (n, E) normed states -> (n, V).
     """
 
-    def __init__(self, config: DecoderConfig, weights: dict[str, Tensor], make: LayerFactory) -> None:
-        self._config = config
+    def __init__(
+        self,
+        config: DecoderConfig,
+        weights: dict[str, Tensor],
+        make: LayerFactory,
+        make_layer: Callable[..., Layer] = DecoderLayer,
+    ) -> None:
         self._embedding = weights["embed_tokens.weight"]
-        self._norm = weights["norm.weight"]
+        self._norm = RowNorm(config, weights["norm.weight"])
         self.lm_head = make.linear(weights.get("lm_head.weight", self._embedding))
-        self._layers = []
+        self._layers: list[Layer] = []
         for layer in range(config.num_layers):
             prefix = f"layers.{layer}."
             names = [name for name in weights if name.startswith(prefix)]
             own = {name.removeprefix(prefix): weights.pop(name) for name in names}
-            self._layers.append(DecoderLayer(config, own, make))
+            self._layers.append(make_layer(config, layer, own, make))
 
-    def hidden(self, token_ids: Tensor, attend: Attend, taps: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+    def hidden(self, token_ids: Tensor, attend: Any, taps: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
         """Return the states after the last layer, and those after each tapped layer.
 
         Args:
             token_ids: (n,) int64.
-            attend: attention over these rows' sequences.
+            attend: attention over these rows' sequences, and what else the layers ask for.
             taps: layer indices, 0 for the states after the first layer.
 
         Returns:
@@ -127,8 +149,7 @@ class Decoder:
 
     def logits(self, x: Tensor) -> Tensor:
         """Return (n, V) for states (n, E) after the last layer."""
-        normed = functional.rms_norm(x, (self._config.hidden_size,), self._norm, self._config.rms_norm_eps)
-        return self.lm_head(normed)
+        return self.lm_head(self._norm(x))
 
 
 def fuse_qkv(config: DecoderConfig, weights: Mapping[str, Tensor]) -> tuple[Tensor, Tensor | None]:

@@ -35,8 +35,6 @@ def _read_scaling(section: JsonFile) -> Mapping[str, Any] | None:
     # Files before 2024 call the key "type".
     key = "rope_type" if "rope_type" in section.values else "type"
     kind = section.choice(key, ROPE_TYPES, default="default")
-    if section.number("partial_rotary_factor", 0.0, 1.0, default=1.0) != 1.0:
-        section.refuse("partial_rotary_factor", "1.0")
     if any(isinstance(value, dict) for value in section.values.values()):
         raise_key = next(key for key, value in section.values.items() if isinstance(value, dict))
         section.refuse(raise_key, "a number or a name: settings per kind of layer are not supported")
@@ -50,3 +48,23 @@ def _read_scaling(section: JsonFile) -> Mapping[str, Any] | None:
         if scaling["high_freq_factor"] <= scaling["low_freq_factor"]:
             section.refuse("high_freq_factor", f"more than low_freq_factor ({scaling['low_freq_factor']})")
     return scaling
+
+
+def read_rotary_share(file: JsonFile, default: float | None) -> float:
+    """Return the share of a head's dimensions that are rotated, from either of the places that may give it.
+
+    Args:
+        file: the configuration.
+        default: the family's own; None for families that rotate all, where the files may say nothing else.
+
+    Raises:
+        ArtifactError: two places that disagree, or a share this family does not have.
+    """
+    places = [file, *filter(None, (file.section("rope_parameters"), file.section("rope_scaling")))]
+    given = [place for place in places if place.values.get("partial_rotary_factor") is not None]
+    share = 1.0 if default is None else default
+    expected = share if default is None or not given else given[0].number("partial_rotary_factor", 0.0, 1.0)
+    for place in given:
+        if place.number("partial_rotary_factor", 0.0, 1.0) != expected:
+            place.refuse("partial_rotary_factor", f"{expected}")
+    return expected

@@ -26,16 +26,20 @@ def rotary_table(config: DecoderConfig, num_positions: int) -> Tensor:
     """
     frequencies = rotary_frequencies(config)
     angles = torch.outer(torch.arange(num_positions, dtype=torch.float32), frequencies).double()
-    return torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
+    rotations = torch.polar(torch.ones_like(angles), angles).to(torch.complex64)
+    # Dimensions that are not rotated are turned by nothing: a product with exactly one.
+    still = config.head_dim // 2 - rotations.shape[1]
+    return torch.cat((rotations, torch.ones(num_positions, still, dtype=rotations.dtype)), 1)
 
 
 def rotary_frequencies(config: DecoderConfig) -> Tensor:
-    """Return (head_dim / 2,) float32 radians a position.
+    """Return (rotated dimensions / 2,) float32 radians a position.
 
     Raises:
         ArtifactError: a kind of scaling that is not known here.
     """
-    exponents = torch.arange(0, config.head_dim, 2, dtype=torch.float32) / config.head_dim
+    dim = config.rotary_dim or config.head_dim
+    exponents = torch.arange(0, dim, 2, dtype=torch.float32) / dim
     frequencies = 1.0 / torch.pow(config.rope_theta, exponents)
     scaling = config.rope_scaling
     if scaling is None:

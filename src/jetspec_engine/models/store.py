@@ -1,4 +1,4 @@
-"""Finds models by name: a local folder, a catalogue name, a folder of the cache, or a Hugging Face id, in that order.
+"""Finds models by name: a local folder, a random target, a catalogue name, a folder of the cache, a Hugging Face id.
 
 Knows no draft heads: what joins a head to a target stands one layer up, in ``embedded.pair``. Importing it loads no
 torch, so that listing is quick.
@@ -16,6 +16,7 @@ from jetspec_engine.models.hub import find_hub_model, is_hub_id, pull_hub_model
 from jetspec_engine.models.json_file import JsonFile
 from jetspec_engine.models.marker import is_finished
 from jetspec_engine.models.pull import pull_entry
+from jetspec_engine.models.random_names import is_random_name, random_folder
 from jetspec_engine.records import Progress
 
 
@@ -23,7 +24,7 @@ def resolve(name: str, cache_dir: Path) -> Path:
     """Return the folder of a model that is present. Never downloads.
 
     Args:
-        name: a local folder, a catalogue name, a folder of the cache, or a Hugging Face id.
+        name: a local folder, ``random:`` and a family, a catalogue name, a folder of the cache, or a Hugging Face id.
         cache_dir: folder of pulled models.
 
     Raises:
@@ -32,7 +33,7 @@ def resolve(name: str, cache_dir: Path) -> Path:
     folder = find_folder(name, cache_dir)
     if folder is not None:
         return folder
-    if name in CATALOG:
+    if name in CATALOG or is_random_name(name):
         raise ArtifactError(f"model {name}: not in the cache {cache_dir}", hint=f"jetspec models pull {name}")
     if is_hub_id(name):
         found = find_hub_model(name)
@@ -51,6 +52,11 @@ def pull(name: str, cache_dir: Path, on_progress: Callable[[Progress], None]) ->
         return folder
     if name in CATALOG:
         return pull_entry(CATALOG[name], cache_dir, on_progress)
+    if is_random_name(name):
+        # Loads torch, which finding a model must not.
+        from jetspec_engine.models.random_target import make_random_target
+
+        return make_random_target(name, cache_dir)
     if is_hub_id(name):
         return pull_hub_model(name, on_progress)
     raise unknown_model(name)
@@ -60,6 +66,9 @@ def find_folder(name: str, cache_dir: Path) -> Path | None:
     """Return the folder a name stands for without asking Hugging Face's cache, else None."""
     if name and Path(name).is_dir():
         return Path(name)
+    if is_random_name(name):
+        folder = random_folder(name, cache_dir)
+        return folder if (folder / CONFIG_FILE).is_file() else None
     if name in CATALOG:
         return cache_dir / name if is_finished(cache_dir / name, CATALOG[name]) else None
     is_plain = bool(name) and Path(name).name == name and not name.startswith(".")

@@ -12,6 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from jetspec_engine.errors import ArtifactError
 from jetspec_engine.models.config import DecoderConfig
+from jetspec_engine.models.expert_names import single_experts
 from jetspec_engine.models.json_file import JsonFile
 from jetspec_engine.models.tensor_table import expected_tensors
 
@@ -20,6 +21,10 @@ INDEX_FILE = "model.safetensors.index.json"
 STORED_DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 # Old checkpoints carry the rotary frequencies, which follow from the configuration.
 IGNORED_SUFFIX = ".rotary_emb.inv_freq"
+# Parts of some checkpoints that plain text decoding has no use for: vision towers, multi-token-prediction layers.
+IGNORED_PREFIXES = ("visual.", "mtp.")
+# Models that also see pictures keep the text model one level deeper.
+TEXT_PREFIX = "language_model."
 
 
 def load_weights(
@@ -45,18 +50,19 @@ def load_weights(
     expected = expected_tensors(config)
     tensors: dict[str, torch.Tensor] = {}
     for path, mapped in find_files(folder):
-        for stored_name, tensor in read_tensors(path, mapped):
-            name = stored_name.removeprefix("model.")
+        for stored_name, stored in read_tensors(path, mapped):
             where = f"{path}: {stored_name}"
-            if name in tensors:
-                raise ArtifactError(f"{where}: given twice, expected once")
-            if name == "lm_head.weight" and config.is_embedding_tied:
-                expected[name] = expected["embed_tokens.weight"]
-            if name in expected:
-                check_tensor(where, tensor, expected[name])
-                tensors[name] = tensor.to(device=device, dtype=dtype)
-            elif not name.endswith(IGNORED_SUFFIX):
-                raise ArtifactError(f"{where}: unknown tensor, expected those of a {config.model_type} model")
+            short_name = stored_name.removeprefix("model.").removeprefix(TEXT_PREFIX)
+            for name, tensor in single_experts(short_name, stored, config, where):
+                if name in tensors:
+                    raise ArtifactError(f"{where}: given twice, expected once")
+                if name == "lm_head.weight" and config.is_embedding_tied:
+                    expected[name] = expected["embed_tokens.weight"]
+                if name in expected:
+                    check_tensor(where, tensor, expected[name])
+                    tensors[name] = tensor.to(device=device, dtype=dtype)
+                elif not name.endswith(IGNORED_SUFFIX) and not name.startswith(IGNORED_PREFIXES):
+                    raise ArtifactError(f"{where}: unknown tensor, expected those of a {config.model_type} model")
     check_complete(folder, tensors, expected)
     if config.is_embedding_tied:
         drop_tied_copy(folder, tensors)

@@ -1,4 +1,4 @@
-"""What sets one dense decoder family apart from another, and the rules for sliding windows they share.
+"""What sets one decoder family apart from another, and the rules for sliding windows they share.
 
 Knows no tensor and no forward: a family is read from ``config.json`` into these traits and nothing else.
 """
@@ -6,6 +6,7 @@ Knows no tensor and no forward: a family is read from ``config.json`` into these
 from dataclasses import dataclass
 
 from jetspec_engine.models.json_file import JsonFile
+from jetspec_engine.models.layer_kinds import DeltaShape, ExpertShape
 
 LAYER_TYPES = ("full_attention", "sliding_attention")
 MAX_WINDOW = 1 << 30
@@ -16,11 +17,17 @@ class Traits:
     """A family's switches for one configuration file.
 
     Attributes:
-        family: llama, qwen2 or qwen3.
+        family: llama, qwen2, qwen3, qwen3_moe, qwen3_next or qwen3_5.
         has_qkv_bias, has_o_bias: biases of the attention projections.
         has_qk_norm: RMS norm over each head of q and k before the rotation.
         sliding_windows: per layer, the number of keys a query sees (itself included), or None for all.
         default_head_dim: used when ``head_dim`` is absent; None means hidden_size / num_attention_heads.
+        default_rotary_share: of a head's dimensions that are rotated, where the file says nothing; None means that
+            the family rotates all.
+        has_attention_gate: the query projection also gives a gate for the attention's output.
+        is_norm_zero_centred: norms of states, queries and keys multiply by 1 + weight.
+        experts: the mixture-of-experts MLPs, None without.
+        delta: the Gated DeltaNet layers, None without.
     """
 
     family: str
@@ -29,6 +36,11 @@ class Traits:
     has_qk_norm: bool = False
     sliding_windows: tuple[int | None, ...]
     default_head_dim: int | None = None
+    default_rotary_share: float | None = None
+    has_attention_gate: bool = False
+    is_norm_zero_centred: bool = False
+    experts: ExpertShape | None = None
+    delta: DeltaShape | None = None
 
 
 def read_switched_windows(file: JsonFile, num_layers: int) -> tuple[int | None, ...]:
