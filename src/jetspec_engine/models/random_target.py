@@ -45,7 +45,7 @@ COMMON: Mapping[str, Any] = {
     "eos_token_id": IM_END_ID,
     "pad_token_id": END_OF_TEXT_ID,
 }
-EXPERTS: Mapping[str, Any] = {"moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 2}
+EXPERTS: Mapping[str, Any] = {"moe_intermediate_size": 32, "num_experts": 8, "num_experts_per_tok": 3}
 SHARED: Mapping[str, Any] = {"shared_expert_intermediate_size": 32}
 DELTA: Mapping[str, Any] = {
     "partial_rotary_factor": 0.25,

@@ -1,0 +1,212 @@
+"""The invariant verify of targets with recurrent layers and experts: the same bits whatever the round looks like.
+
+As in ``test_invariant_verify`` plain decoding, one token at a time, is the standard, and targets broken in the ways
+that others' were must fail.
+"""
+
+import random
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jetspec_engine.embedded import delta_plan, delta_scan, delta_state, layouts, linear, target
+from jetspec_engine.embedded.delta_plan import Level, ScanPlan
+from jetspec_engine.embedded.target import DecoderTarget
+from jetspec_engine.models import expert_block
+from jetspec_engine.protocol import SlotRegion, VerifyItem
+from jetspec_engine.tree.record import DraftTree
+from support.decoder_cases import (
+    HYBRIDS,
+    RECURRENT,
+    PlainText,
+    assert_invariant,
+    assert_same_bits,
+    plain_text,
+    tiny_target,
+)
+
+DTYPES = (torch.float32, torch.bfloat16)
+TEXT_LENGTH = 60
+FEW = settings(derandomize=True, deadline=None, max_examples=5)
+
+
+@lru_cache(maxsize=8)
+def loaded(family: str, dtype: torch.dtype) -> tuple[DecoderTarget, tuple[PlainText, ...]]:
+    made = tiny_target(family, dtype)
+    return made, tuple(plain_text(made, seed=seed, count=TEXT_LENGTH) for seed in range(3))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("family", HYBRIDS)
+@given(seed=st.integers(0, 1 << 30), num_texts=st.integers(1, 3))
+@FEW
+def test_R13_bits_do_not_depend_on_rounds_siblings_rows_or_company(
+    family: str, dtype: torch.dtype, seed: int, num_texts: int
+) -> None:
+    made, texts = loaded(family, dtype)
+    rng = random.Random(seed)
+    assert_invariant(made, rng.sample(texts, num_texts), rng)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("family", HYBRIDS)
+@given(seed=st.integers(0, 1 << 30))
+@FEW
+def test_R13_prefill_in_any_chunks_equals_plain_decoding(family: str, dtype: torch.dtype, seed: int) -> None:
+    made, texts = loaded(family, dtype)
+    rng = random.Random(seed)
+    region = SlotRegion(start=rng.randrange(64), capacity=TEXT_LENGTH)
+    length = 0
+    while length < TEXT_LENGTH:
+        chunk = texts[0].ids[length : length + rng.choice((1, 2, 7, 16, 33, TEXT_LENGTH))]
+        (result,) = made.verify([VerifyItem(region=region, length=length, tree=DraftTree.chain(chunk))])
+        assert_same_bits(result, range(len(chunk)), texts[0], length)
+        # A part of a chain is committed too: its beginning, by the path that trees take.
+        count = rng.choice((len(chunk), rng.randrange(1, len(chunk) + 1)))
+        made.commit(region, length, range(count))
+        length += count
+
+
+def exact_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(target, "probe_scores", lambda *_: False)
+    monkeypatch.setattr(target, "probe_sequential", lambda *_: False)
+
+
+def plain_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear, "choose_layout", lambda *_: layouts.PLAIN)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("other_way", [exact_everywhere, plain_layers])
+def test_the_ways_of_other_machines_are_invariant_too(
+    dtype: torch.dtype, other_way: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other_way(monkeypatch)
+    made = tiny_target("qwen3-next", dtype)
+    texts = [plain_text(made, seed=seed, count=TEXT_LENGTH) for seed in range(2)]
+    for seed in range(3):
+        assert_invariant(made, texts, random.Random(seed))
+
+
+def siblings_tree(ids: np.ndarray, *, is_right_last: bool) -> tuple[DraftTree, list[int]]:
+    """Return a tree of two siblings at every depth, children of the right one, and the right path's nodes."""
+    tokens, parents, path = [int(ids[0])], [-1], [0]
+    for token in ids[1:]:
+        pair = [int(token), (int(token) + 1) % 320]
+        parents += [path[-1]] * 2
+        path.append(len(tokens) + is_right_last)
+        tokens += reversed(pair) if is_right_last else pair
+    depths = [0, *(1 + (node - 1) // 2 for node in range(1, len(tokens)))]
+    arrays = (np.array(values, dtype=np.int64) for values in (tokens, parents, depths))
+    return DraftTree(*arrays, np.zeros(len(tokens), np.float32)), path
+
+
+@pytest.mark.parametrize("is_right_last", [False, True])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("family", RECURRENT)
+def test_case_16_two_siblings_a_depth_have_their_parents_state(
+    family: str, dtype: torch.dtype, is_right_last: bool
+) -> None:
+    made, texts = loaded(family, dtype)
+    region, depth = SlotRegion(start=9, capacity=120), 7
+    for length in range(0, TEXT_LENGTH - depth, depth):
+        tree, path = siblings_tree(texts[0].ids[length : length + depth], is_right_last=is_right_last)
+        (result,) = made.verify([VerifyItem(region=region, length=length, tree=tree)])
+        assert_same_bits(result, path, texts[0], length)
+        made.commit(region, length, path)
+
+
+# ------------------------------------------------------------------------------- partners that must fail
+
+
+def state_from_the_previous_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_plan = delta_plan.make_plan
+
+    def faulty(items: Any, *rest: Any) -> ScanPlan:
+        """A row's state comes from the row before it in its depth's level above, as in a chain."""
+        plan = make_plan(items, *rest)
+        levels = []
+        for level in plan.levels:
+            parents = level.parents
+            if parents is not None and len(parents) > 1:
+                parents = torch.cat((parents[:1], parents[:-1]))
+            levels.append(Level(rows=level.rows, parents=parents, ends=level.ends))
+        return ScanPlan(levels=tuple(levels), before=plan.before)
+
+    monkeypatch.setattr(delta_scan, "make_plan", faulty)
+
+
+def convolution_over_neighbours(monkeypatch: pytest.MonkeyPatch) -> None:
+    predecessors = delta_plan._predecessors
+
+    def faulty(parents: np.ndarray, owners: np.ndarray, *rest: int) -> np.ndarray:
+        rows = np.arange(len(parents))
+        return predecessors(np.where(parents < 0, -1, rows - 1), owners, *rest)
+
+    monkeypatch.setattr(delta_plan, "_predecessors", faulty)
+
+
+def state_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_state, "_replay", lambda round_, path: round_.past.states)
+
+
+def last_node_instead_of_the_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = delta_state._replay
+    monkeypatch.setattr(
+        delta_state, "_replay", lambda round_, path: replay(round_, [*path[:-1], len(round_.inputs[0].k) - 1])
+    )
+
+
+def rejected_states_leave_a_trace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delta_scan.torch, "stack", lambda tensors: tensors[0].unsqueeze(0))
+
+
+def committed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = delta_state._replay
+    monkeypatch.setattr(delta_state, "_replay", lambda round_, path: replay(round_, [*path, *path[-1:]]))
+
+
+@pytest.mark.parametrize(
+    "mutant",
+    [
+        state_from_the_previous_node,
+        convolution_over_neighbours,
+        state_not_committed,
+        last_node_instead_of_the_accepted,
+        rejected_states_leave_a_trace,
+        committed_twice,
+    ],
+)
+def test_case_16_mutants_break_the_bits(mutant: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tiny_target("qwen3.5", torch.float32)
+    texts = [plain_text(made, seed=0, count=TEXT_LENGTH)]
+    assert_invariant(made, texts, random.Random(0))
+    mutant(monkeypatch)
+    with pytest.raises(AssertionError, match="positions"):
+        for seed in range(8):
+            assert_invariant(made, texts, random.Random(seed))
+
+
+def test_R13_experts_added_in_the_order_of_a_batch_break_the_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tiny_target("qwen3-moe", torch.float32)
+    texts = [plain_text(made, seed=0, count=TEXT_LENGTH)]
+
+    def in_the_batchs_order(logits: torch.Tensor, count: int, *, is_normed: bool) -> Any:
+        """Sum a token's experts in an order that depends on how many rows there are."""
+        shares, ids = choose(logits, count, is_normed=is_normed)
+        return (shares.flip(1), ids.flip(1)) if len(logits) % 2 else (shares, ids)
+
+    choose = expert_block.choose_experts
+    monkeypatch.setattr(expert_block, "choose_experts", in_the_batchs_order)
+    # Two terms commute, so a third is needed for the order to matter.
+    shape = made._decoder._layers[0]._feed._shape
+    assert shape.num_chosen == 3, "the test needs a sum whose order matters"
+    with pytest.raises(AssertionError, match="positions"):
+        for seed in range(8):
+            assert_invariant(made, texts, random.Random(seed))
