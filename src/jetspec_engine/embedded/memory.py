@@ -53,6 +53,6 @@ def size_of_cache(
 
 
 def slot_bytes(config: DecoderConfig, device: torch.device) -> int:
-    """Return the bytes of one slot's keys and values in all layers that attend, at most (on a CPU keys may be float32)."""
+    """Return the bytes of one slot's keys and values in the layers that attend, at most (CPU keys may be float32)."""
     del device
     return 2 * len(config.attention_layers) * config.num_kv_heads * config.head_dim * VALUE_DTYPE.itemsize

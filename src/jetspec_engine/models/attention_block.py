@@ -26,9 +26,7 @@ class AttentionBlock:
         make: makes the linear layers.
     """
 
-    def __init__(
-        self, config: DecoderConfig, ordinal: int, weights: Mapping[str, Tensor], make: LayerFactory
-    ) -> None:
+    def __init__(self, config: DecoderConfig, ordinal: int, weights: Mapping[str, Tensor], make: LayerFactory) -> None:
         self._config = config
         self._ordinal = ordinal
         self._norms = [

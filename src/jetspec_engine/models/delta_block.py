@@ -62,9 +62,7 @@ class DeltaBlock:
         make: makes the linear layers.
     """
 
-    def __init__(
-        self, config: DecoderConfig, ordinal: int, weights: Mapping[str, Tensor], make: LayerFactory
-    ) -> None:
+    def __init__(self, config: DecoderConfig, ordinal: int, weights: Mapping[str, Tensor], make: LayerFactory) -> None:
         shape = config.delta
         assert shape is not None
         self._shape = shape

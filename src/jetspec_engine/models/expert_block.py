@@ -51,9 +51,10 @@ class ExpertBlock:
         ids, order = chosen.flatten().sort(stable=True)
         rows = normed[order // chosen.shape[1]]
         outputs = torch.empty_like(rows)
-        found, counts = ids.unique_consecutive(return_counts=True)
         first = 0
-        for expert, count in zip(found.tolist(), counts.tolist(), strict=True):
+        for expert, count in enumerate(ids.bincount(minlength=len(self._experts)).tolist()):
+            if not count:
+                continue
             inner, outer = self._experts[expert]
             outputs[first : first + count] = outer(inner(rows[first : first + count]))
             first += count

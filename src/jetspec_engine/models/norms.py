@@ -10,7 +10,7 @@ from jetspec_engine.models.config import DecoderConfig
 
 
 def gain_of(config: DecoderConfig, weight: Tensor) -> Tensor:
-    """Return what a norm multiplies by: the weight itself, or ``1 + weight`` in float32 where norms are centred on 0."""
+    """Return what a norm multiplies by: its weight, or ``1 + weight`` in float32 where norms are centred on 0."""
     return 1 + weight.float() if config.is_norm_zero_centred else weight
 
 

@@ -24,7 +24,7 @@ def expected_tensors(config: DecoderConfig) -> dict[str, tuple[int, ...]]:
 
 def layer_tensors(config: DecoderConfig, layer: int) -> dict[str, tuple[int, ...]]:
     """Return one layer's tensors with their shapes, names without ``layers.{i}.``."""
-    norms = {name: (config.hidden_size,) for name in ("input_layernorm.weight", "post_attention_layernorm.weight")}
+    norms = dict.fromkeys(("input_layernorm.weight", "post_attention_layernorm.weight"), (config.hidden_size,))
     mixer = delta_tensors(config) if config.is_delta(layer) else attention_tensors(config)
     feed = expert_tensors(config) if config.is_sparse(layer) else mlp_tensors("mlp", config, config.intermediate_size)
     first, second = norms.items()

@@ -172,6 +172,11 @@ def committed_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta_state, "_replay", lambda round_, path: replay(round_, [*path, *path[-1:]]))
 
 
+def decode_eight_times(made: DecoderTarget, texts: list[PlainText]) -> None:
+    for seed in range(8):
+        assert_invariant(made, texts, random.Random(seed))
+
+
 @pytest.mark.parametrize(
     "mutant",
     [
@@ -189,8 +194,7 @@ def test_case_16_mutants_break_the_bits(mutant: Callable, monkeypatch: pytest.Mo
     assert_invariant(made, texts, random.Random(0))
     mutant(monkeypatch)
     with pytest.raises(AssertionError, match="positions"):
-        for seed in range(8):
-            assert_invariant(made, texts, random.Random(seed))
+        decode_eight_times(made, texts)
 
 
 def test_R13_experts_added_in_the_order_of_a_batch_break_the_bits(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,5 +212,4 @@ def test_R13_experts_added_in_the_order_of_a_batch_break_the_bits(monkeypatch: p
     shape = made._decoder._layers[0]._feed._shape
     assert shape.num_chosen == 3, "the test needs a sum whose order matters"
     with pytest.raises(AssertionError, match="positions"):
-        for seed in range(8):
-            assert_invariant(made, texts, random.Random(seed))
+        decode_eight_times(made, texts)

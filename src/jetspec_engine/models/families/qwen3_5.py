@@ -1,4 +1,4 @@
-"""Qwen3.5 and Qwen3.6, text: as Qwen3-Next, with DeltaNet's projections stored apart; dense, or with experts everywhere.
+"""Qwen3.5 and Qwen3.6, text: as Qwen3-Next, with DeltaNet's projections stored apart; dense or all experts.
 
 Vision towers and multi-token-prediction layers of the same checkpoints are left aside.
 """
