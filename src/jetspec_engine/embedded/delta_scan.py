@@ -11,6 +11,7 @@ from torch import Tensor
 
 from jetspec_engine.embedded.delta_plan import ScanPlan, make_plan
 from jetspec_engine.embedded.delta_state import DeltaState, Inputs, Past, Round, read, update_
+from jetspec_engine.models.decoder import Attend
 from jetspec_engine.protocol import VerifyItem
 
 
@@ -67,6 +68,18 @@ class DeltaScan:
             ends = tuple(layer[index] for layer in self._ends) if item.tree.is_chain else ()
             inputs = tuple(layer[index] for layer in by_layer)
             self._state.begin(item.region, Round(past=past, inputs=inputs, ends=ends))
+
+
+class HybridBatch:
+    """``decoder.Attend`` and ``delta_block.Recur`` over the rows of several items, each by the part that does it."""
+
+    def __init__(self, attend: Attend, scan: DeltaScan) -> None:
+        self._attend = attend
+        self.window, self.scan = scan.window, scan.scan
+
+    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Return (n, H * head_dim), valid until the next call; see ``decoder.Attend``."""
+        return self._attend(layer, q, k, v)
 
 
 def _split(inputs: Inputs, counts: Sequence[int]) -> list[Inputs]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from jetspec_engine.config import check_integer
 from jetspec_engine.embedded.attention import Arithmetic, HeadShape, ItemAttention, cut_chain
-from jetspec_engine.embedded.delta_scan import DeltaScan
+from jetspec_engine.embedded.delta_scan import DeltaScan, HybridBatch
 from jetspec_engine.embedded.delta_state import DeltaState
 from jetspec_engine.embedded.linear import LinearFactory
 from jetspec_engine.embedded.precision import strict_precision
@@ -245,18 +245,6 @@ def choose_arithmetic(
         scores=Float32Scores(config.head_dim) if has_fast_scores else ExactScores(config.head_dim, bounds),
         sums=SequentialSums(config.head_dim, max_nodes) if has_fast_sums else ExactSums(bounds),
     )
-
-
-class HybridBatch:
-    """``decoder.Attend`` and ``delta_block.Recur`` over the rows of several items, each by the part that does it."""
-
-    def __init__(self, attend: "BatchAttention", scan: DeltaScan) -> None:
-        self._attend = attend
-        self.window, self.scan = scan.window, scan.scan
-
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Return (n, H * head_dim), valid until the next call; see ``decoder.Attend``."""
-        return self._attend(layer, q, k, v)
 
 
 class BatchAttention:

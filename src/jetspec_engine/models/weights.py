@@ -49,24 +49,30 @@ def load_weights(
     folder = Path(folder)
     expected = expected_tensors(config)
     tensors: dict[str, torch.Tensor] = {}
-    for path, mapped in find_files(folder):
-        for stored_name, stored in read_tensors(path, mapped):
-            where = f"{path}: {stored_name}"
-            short_name = stored_name.removeprefix("model.").removeprefix(TEXT_PREFIX)
-            for name, tensor in single_experts(short_name, stored, config, where):
-                if name in tensors:
-                    raise ArtifactError(f"{where}: given twice, expected once")
-                if name == "lm_head.weight" and config.is_embedding_tied:
-                    expected[name] = expected["embed_tokens.weight"]
-                if name in expected:
-                    check_tensor(where, tensor, expected[name])
-                    tensors[name] = tensor.to(device=device, dtype=dtype)
-                elif not name.endswith(IGNORED_SUFFIX) and not name.startswith(IGNORED_PREFIXES):
-                    raise ArtifactError(f"{where}: unknown tensor, expected those of a {config.model_type} model")
+    for where, name, tensor in stored_tensors(folder, config):
+        if name in tensors:
+            raise ArtifactError(f"{where}: given twice, expected once")
+        if name == "lm_head.weight" and config.is_embedding_tied:
+            expected[name] = expected["embed_tokens.weight"]
+        if name in expected:
+            check_tensor(where, tensor, expected[name])
+            tensors[name] = tensor.to(device=device, dtype=dtype)
+        elif not name.endswith(IGNORED_SUFFIX) and not name.startswith(IGNORED_PREFIXES):
+            raise ArtifactError(f"{where}: unknown tensor, expected those of a {config.model_type} model")
     check_complete(folder, tensors, expected)
     if config.is_embedding_tied:
         drop_tied_copy(folder, tensors)
     return tensors
+
+
+def stored_tensors(folder: Path, config: DecoderConfig) -> Iterator[tuple[str, str, torch.Tensor]]:
+    """Yield file and stored name for messages, our name, and the tensor, of everything in the folder's files."""
+    for path, mapped in find_files(folder):
+        for stored_name, stored in read_tensors(path, mapped):
+            where = f"{path}: {stored_name}"
+            name = stored_name.removeprefix("model.").removeprefix(TEXT_PREFIX)
+            for own_name, tensor in single_experts(name, stored, config, where):
+                yield where, own_name, tensor
 
 
 def check_complete(folder: Path, tensors: dict[str, torch.Tensor], expected: dict[str, tuple[int, ...]]) -> None:
