@@ -3,6 +3,7 @@
 Commands are declared here without importing what they use; their bodies do that.
 """
 
+import errno
 import itertools
 import os
 import sys
@@ -14,12 +15,16 @@ import typer
 # Typer re-exports only some of the exceptions of the parser it bundles.
 from typer._click.exceptions import ClickException
 
-from jetspec_cli import console, exit_codes
+from jetspec_cli import console, exit_codes, hints
 from jetspec_cli.commands import bench, doctor, gate, matrix, models, serve, sweep, train_head
 from jetspec_engine import __version__
 from jetspec_engine.config import did_you_mean
 from jetspec_engine.errors import JetspecError
 
+# What the machine refuses wherever it happens; any other system error is a bug of ours.
+FULL_OR_FORBIDDEN = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE, errno.ENOMEM,
+)  # fmt: skip
 ISSUES_URL = "https://github.com/jetspec/jetspec-toolkit/issues"
 
 # rich_markup_mode=None keeps rich out of the start, and pretty_exceptions out of the one handler below.
@@ -73,7 +78,7 @@ def run(words: list[str]) -> int:
         code = app(words, prog_name="jetspec", standalone_mode=False)
     except JetspecError as error:
         code = exit_codes.of(error)
-        console.error(error.what, error.hint, code, as_json=as_json)
+        console.error(error.what, error.hint or hints.fallback(code, words), code, as_json=as_json)
     except ClickException as error:
         code = exit_codes.BAD_CONFIG
         message, hint = usage_message(error)
@@ -82,6 +87,13 @@ def run(words: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         code = exit_codes.INTERRUPTED
         console.error("interrupted", "", code, as_json=as_json)
+    except OSError as error:
+        code = exit_codes.CANNOT_RUN if error.errno in FULL_OR_FORBIDDEN else exit_codes.BUG
+        if code == exit_codes.BUG:
+            report_bug(error, as_json=as_json)
+        else:
+            place = f"{error.filename}: " if error.filename else ""
+            console.error(f"{place}{error.strerror}", hints.DISK, code, as_json=as_json)
     except Exception as error:
         code = exit_codes.BUG
         report_bug(error, as_json=as_json)

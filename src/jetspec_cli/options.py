@@ -4,6 +4,8 @@ Precedence is flag > gate file > default, and every default lives in ``jetspec_e
 here default to None. Knows nothing of what commands do.
 """
 
+import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -97,6 +99,28 @@ def parse_budgets(flag: str, value: str | None) -> list[int | str] | None:
     return _parse(flag, value, lambda part: part if part == CHAIN else int(part), "integers or chain, such as 16,64")
 
 
+def parse_settings(flag: str, pairs: Sequence[str], groups: Sequence[str]) -> dict[str, Any]:
+    """Parse ``["seed=2", "write.num_rows=64"]``: values are JSON, else text; every group is there, if empty.
+
+    Raises:
+        ConfigError: no ``NAME=VALUE``, or a value for a whole group.
+    """
+    found: dict[str, Any] = {group: {} for group in groups}
+    for pair in pairs:
+        name, is_pair, text = pair.partition("=")
+        group, _, inner = name.rpartition(".")
+        if not is_pair or not inner or name in groups:
+            raise ConfigError(
+                f"{flag}: {pair!r}, expected NAME=VALUE or one of {', '.join(groups)} as GROUP.NAME=VALUE"
+            )
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = text
+        (found.setdefault(group, {}) if group else found)[inner] = value
+    return found
+
+
 def _parse(flag: str, value: str | None, read: Any, expected: str) -> list[Any] | None:
     try:
         return None if value is None else [read(part) for part in split_list(value) or []]
@@ -168,7 +192,35 @@ def tree_arguments(tree: TreeConfig) -> list[str]:
     return [*words, *(["--keep-spine"] if tree.keep_spine else [])]
 
 
-def existing_parent(flag: str, path: Path | None) -> None:
-    """Raise ConfigError when the folder of a file to be written does not exist (found before hours of work)."""
-    if path is not None and not path.absolute().parent.is_dir():
-        raise ConfigError(f"{flag}: {path}: no such folder {path.parent}", hint=f"mkdir -p {path.parent}")
+def writable_file(flag: str, path: Path | None) -> None:
+    """Raise ConfigError when a file could not be written there (found before hours of work)."""
+    if path is None:
+        return
+    try:
+        if path.is_dir():
+            raise ConfigError(f"{flag}: {path}: a folder, expected a file", hint=f"{flag} {path / 'FILE'}")
+        if not path.absolute().parent.is_dir():
+            raise ConfigError(f"{flag}: {path}: no such folder {path.parent}", hint=f"mkdir -p {path.parent}")
+        if path.exists() and not path.is_file():
+            return  # a pipe or a device
+        with tempfile.NamedTemporaryFile(dir=path.absolute().parent, prefix=f".{path.name}."):
+            return
+    except (OSError, ValueError) as error:
+        raise _unwritable(flag, path, error) from error
+
+
+def writable_folder(flag: str, path: Path) -> None:
+    """Make a folder to write to. Raises ConfigError when it cannot be made or written."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            return
+    except FileExistsError as error:
+        raise ConfigError(f"{flag}: {path}: a file, expected a folder", hint=f"name another folder: {flag}") from error
+    except (OSError, ValueError) as error:
+        raise _unwritable(flag, path, error) from error
+
+
+def _unwritable(flag: str, path: Path, error: Exception) -> ConfigError:
+    reason = getattr(error, "strerror", None) or error
+    return ConfigError(f"{flag}: {str(path)[:200]}: cannot be written: {reason}", hint=f"name another place: {flag}")

@@ -19,6 +19,7 @@ from jetspec_engine.errors import ArtifactError
 
 MAX_LINE_BYTES = 1_000_000
 KEYS = ("id", "prompt", "messages", "input_ids", "class", "max_new_tokens")
+LINE_HINT = 'a line looks like {"id": "a", "prompt": "Hi"}'
 CONTENT_KEYS = ("prompt", "messages", "input_ids")
 
 
@@ -68,7 +69,7 @@ def read_prompts(path: Path) -> list[Prompt]:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ArtifactError(f"prompts file: {path}: {error.strerror or error}") from error
+        raise ArtifactError(f"prompts file: {path}: {error.strerror or error}", hint=LINE_HINT) from error
     prompts: list[Prompt] = []
     line_of_id: dict[str, int] = {}
     for number, line in enumerate(content.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
@@ -79,11 +80,11 @@ def read_prompts(path: Path) -> list[Prompt]:
             if prompt.prompt_id in line_of_id:
                 raise _LineError(f"id {prompt.prompt_id!r} was used on line {line_of_id[prompt.prompt_id]}")
         except _LineError as error:
-            raise ArtifactError(f"{path}:{number}: {error}") from error
+            raise ArtifactError(f"{path}:{number}: {error}", hint=LINE_HINT) from error
         line_of_id[prompt.prompt_id] = number
         prompts.append(prompt)
     if not prompts:
-        raise ArtifactError(f"{path}:1: no prompts in this file", hint='a line looks like {"id": "a", "prompt": "Hi"}')
+        raise ArtifactError(f"{path}:1: no prompts in this file", hint=LINE_HINT)
     return prompts
 
 

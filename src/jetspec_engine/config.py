@@ -4,6 +4,7 @@ Knows nothing of files, flags or the environment.
 """
 
 import difflib
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Self
@@ -13,6 +14,8 @@ from jetspec_engine.errors import ConfigError
 TREE_RULES = ("best_first", "top2gap", "accum_logp")
 ENGINES = ("auto", "embedded", "sglang")
 DTYPES = ("auto", "float32", "bfloat16")
+DRAFTERS = ("head", "right", "wrong", "replay", "random", "scripted")
+DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 MAX_TREE_WIDTH = 64
 MAX_TREE_BUDGET = 1024
 
@@ -34,6 +37,12 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
     """Raise ConfigError, with the nearest choice as the hint, unless value is one of the choices."""
     if value not in choices:
         raise ConfigError(f"{name}: {value!r}, expected one of {', '.join(choices)}", hint=did_you_mean(value, choices))
+
+
+def check_device(name: object) -> None:
+    """Raise ConfigError unless name is spelt like a device; whether it is there is another question."""
+    if not isinstance(name, str) or not DEVICE.fullmatch(name):
+        raise ConfigError(f"device: {name!r}, expected auto, cpu, cuda or cuda:N")
 
 
 def did_you_mean(value: object, choices: tuple[str, ...] | list[str]) -> str:
@@ -151,6 +160,8 @@ class ServeConfig:
     def __post_init__(self) -> None:
         check_choice("engine", self.engine, ENGINES)
         check_choice("dtype", self.dtype, DTYPES)
+        check_choice("drafter", self.drafter, DRAFTERS)
+        check_device(self.device)
         check_integer("max_width", self.max_width, 1, MAX_TREE_WIDTH)
         check_integer("max_budget", self.max_budget, 1, MAX_TREE_BUDGET)
         check_integer("port", self.port, 0, 65535)

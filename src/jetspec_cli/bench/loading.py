@@ -25,9 +25,9 @@ def load_document(path: Path) -> Document:
     try:
         document: Document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ArtifactError(f"results: {path}: {error.strerror or error}") from error
+        raise ArtifactError(f"results: {path}: {error.strerror or error}", hint="jetspec bench --out FILE") from error
     except ValueError as error:
-        raise ArtifactError(f"results: {path}: not JSON: {error}") from error
+        raise ArtifactError(f"results: {path}: not JSON: {error}", hint="jetspec bench --out FILE") from error
     kind = document.get("kind") if isinstance(document, dict) else None
     if kind not in KINDS:
         raise ArtifactError(

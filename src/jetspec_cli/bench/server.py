@@ -13,8 +13,8 @@ from jetspec_cli.bench.plan import BenchSpec, Pairing, pair
 from jetspec_cli.gating.sides import Sides, server_record
 from jetspec_cli.serving.client import ServerClient
 from jetspec_cli.serving.launcher import ServerProcess
-from jetspec_cli.serving.transport import host_of
-from jetspec_engine.config import TreeConfig
+from jetspec_cli.serving.transport import MAX_TIMEOUT_S, host_of
+from jetspec_engine.config import TreeConfig, check_range
 from jetspec_engine.errors import BusyError, ConfigError, EngineError
 
 
@@ -28,7 +28,7 @@ class Link:
         timeout_s: longest wait for a part of an answer.
 
     Raises:
-        ConfigError: the URL is not http(s).
+        ConfigError: the URL is not http(s), or the wait is no finite time.
     """
 
     url: str | None = None
@@ -36,6 +36,7 @@ class Link:
     timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
+        check_range("timeout_s", self.timeout_s, 0.001, MAX_TIMEOUT_S)
         if self.url is not None:
             host_of(self.url)
 

@@ -42,7 +42,7 @@ def gate(
     summary: Summary = None, output: options.Format = "table",
 ) -> None:  # fmt: skip
     """Compare tree decoding with an oracle, token by token, on an empty cache."""
-    from jetspec_cli import console, environment
+    from jetspec_cli import console, environment, hints
     from jetspec_cli.gating.execute import execute
     from jetspec_cli.gating.sides import Links
     from jetspec_cli.gating.spec import load_spec
@@ -70,11 +70,11 @@ def gate(
     spec = load_spec(gate_file, flags)
     links = Links(url=url, oracle_url=oracle_url, api_key=api_key or environment.api_key(), timeout_s=timeout_s)
     outputs = Outputs(out=out, junit=junit, summary=summary or environment.job_summary(), as_json=output == "json")
-    outputs.check()
     asked = read_prompts(spec.prompts)
     with console.bar("gate", None) as bar:
         document = execute(spec, asked, links, environment.redacted_command(sys.argv), Live(bar, outputs, len(asked)))
     outputs.finish(document)
     if document["error"]:
-        console.error(document["error"], document["hint"], document["exit_code"], as_json=False)
+        code = document["exit_code"]
+        console.error(document["error"], document["hint"] or hints.fallback(code, ["gate"]), code, as_json=False)
     raise typer.Exit(document["exit_code"])

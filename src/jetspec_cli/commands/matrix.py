@@ -31,7 +31,7 @@ def matrix(*, paths: Paths, output: Format = None, out: Out = None, baseline: Ba
     named = out.suffix.lstrip(".") if out is not None else ""
     kind = output or (named if named in FORMATS else "table")
     options.check_format(kind, FORMATS)
-    options.existing_parent("--out", out)
+    options.writable_file("--out", out)
     documents = load_all(paths)
     content = finite(report(documents))
     compared = None

@@ -4,7 +4,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from jetspec_cli import console, environment, options
+from jetspec_cli import console, environment, hints, options
 from jetspec_cli.bench.estimate import estimate
 from jetspec_cli.bench.execute import Asked, execute
 from jetspec_cli.bench.plan import BenchSpec
@@ -46,7 +46,8 @@ def run(spec: BenchSpec, link: Link, *, out: Path | None, output: str, is_dry: b
         console.talk(f"written to {out}")
     console.data(render(document, output))
     if document["error"]:
-        console.error(document["error"], document["hint"], document["exit_code"], as_json=False)
+        hint = document["hint"] or hints.fallback(document["exit_code"], sys.argv[1:])
+        console.error(document["error"], hint, document["exit_code"], as_json=False)
     return int(document["exit_code"])
 
 

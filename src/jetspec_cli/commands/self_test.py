@@ -22,7 +22,7 @@ def self_test(argv: Sequence[str], out: Path | None, output: str) -> int:
     from jetspec_cli.reporting import json_doc
     from jetspec_cli.reporting.self_test_text import self_test_text
 
-    options.existing_parent("--out", out)
+    options.writable_file("--out", out)
     with console.bar("self-test", None) as bar:
         command = environment.redacted_command(argv)
         document = run_self_test(command, lambda done, of, name: bar.update(label=name, done=done, total=of))

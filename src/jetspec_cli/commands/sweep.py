@@ -57,7 +57,8 @@ def sweep(
     )  # fmt: skip
     link = Link(url=url, api_key=api_key or key_of_environment(), timeout_s=timeout_s)
     # The same command finds its own rows again; another grid gets another folder.
-    folder = out or Path("results") / f"sweep-{spec.fingerprint(read_all(spec.prompts), url)[:8]}"
+    prompts_read = read_all(spec.prompts)
+    folder = out or Path("results") / f"sweep-{spec.fingerprint(prompts_read, url)[:8]}"
     if not dry_run:
-        folder.mkdir(parents=True, exist_ok=True)
+        options.writable_folder("--out", folder)
     raise typer.Exit(run(spec, link, out=folder / "sweep.json", output=output, is_dry=dry_run))

@@ -1,6 +1,5 @@
 """``jetspec train-head``: distil a draft head on text that its target writes."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,10 +47,7 @@ def train_head(
     from jetspec_engine import registry
 
     options.check_format(output)
-    chosen: dict[str, Any] = {"write": {}, "train": {}}
-    for pair in settings or []:
-        group, _, name = pair.partition("=")[0].rpartition(".")
-        (chosen.setdefault(group, {}) if group else chosen)[name] = _value(pair.partition("=")[2])
+    chosen: dict[str, Any] = options.parse_settings("--set", settings or [], ("write", "train"))
     chosen["write"] |= options.given(seconds=generate_s)
     chosen["train"] |= options.given(seconds=train_s, batch=batch, short_anchors=anchors, lr=lr, seed=seed)
     chosen |= options.given(
@@ -59,6 +55,7 @@ def train_head(
         num_layers=layers, device=device, seed=seed, cache_dir=environment.cache_dir(),
         target_layer_ids=options.parse_integers("--target-layers", target_layers),
     )  # fmt: skip
+    options.writable_folder("--out", out)
     asked = [p for path in held_out or [] for p in prompts.read_prompts(path) if p.messages or p.text]
     chosen["held_out"] = [{"class": p.text_class, "messages": p.messages or [("user", p.text)]} for p in asked]
     record = registry.head_trainer().train(chosen, lambda progress: console.talk(progress.label))
@@ -69,10 +66,3 @@ def train_head(
         names = {"class": "accept length", **{name: name for name in table["pooled"]}}
         console.data(tables.plain(names, [{"class": label, **row} for label, row in table.items()]))
     console.talk(f"head: {out}")
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

@@ -14,8 +14,8 @@ from jetspec_cli.gating.spec import GateSpec
 from jetspec_cli.prompts import Prompt
 from jetspec_cli.serving.client import ServerClient
 from jetspec_cli.serving.launcher import ServerProcess
-from jetspec_cli.serving.transport import host_of
-from jetspec_engine.config import TreeConfig
+from jetspec_cli.serving.transport import MAX_TIMEOUT_S, host_of
+from jetspec_engine.config import TreeConfig, check_range
 from jetspec_engine.errors import ConfigError, EngineError
 
 
@@ -30,7 +30,7 @@ class Links:
         timeout_s: longest wait for one answer.
 
     Raises:
-        ConfigError: a URL is not http(s).
+        ConfigError: a URL is not http(s), or the wait is no finite time.
     """
 
     url: str | None = None
@@ -39,6 +39,7 @@ class Links:
     timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
+        check_range("timeout_s", self.timeout_s, 0.001, MAX_TIMEOUT_S)
         for url in (self.url, self.oracle_url):
             if url is not None:
                 host_of(url)

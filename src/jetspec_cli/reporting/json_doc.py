@@ -32,7 +32,15 @@ def dumps(document: Mapping[str, Any]) -> str:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file so that a reader, or a crash, sees either the old content or all of the new."""
+    """Write a file so that a reader, or a crash, sees either the old content or all of the new.
+
+    A link is followed. What is no file (``/dev/stdout``, a pipe) is written to as it is, and never replaced.
+    """
+    path = Path(os.path.realpath(path))
+    if path.exists() and not path.is_file():
+        with path.open("w", encoding="utf-8", errors="backslashreplace") as device:
+            device.write(text)
+        return
     handle, temporary = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.", suffix=".tmp")
     try:
         # A lone surrogate in a model's text must not cost the whole document.

@@ -18,6 +18,9 @@ class Outputs:
         junit: JUnit XML.
         summary: Markdown, appended.
         as_json: the document on stdout instead of a table.
+
+    Raises:
+        ConfigError: a file could not be written; found here, before any work is done.
     """
 
     out: Path | None = None
@@ -25,10 +28,9 @@ class Outputs:
     summary: Path | None = None
     as_json: bool = False
 
-    def check(self) -> None:
-        """Raise ConfigError when a file could not be written, before any work is done."""
+    def __post_init__(self) -> None:
         for flag, path in (("--out", self.out), ("--junit", self.junit), ("--summary", self.summary)):
-            options.existing_parent(flag, path)
+            options.writable_file(flag, path)
 
     def keep(self, document: Mapping[str, Any]) -> None:
         """Write the document so far."""

@@ -35,10 +35,10 @@ def choose_engine(config: ServeConfig) -> ServeConfig:
 
 def is_target_missing(config: ServeConfig) -> bool:
     """Say whether the target is one of the catalogue's that has not been pulled yet."""
-    if Path(config.target).is_dir():
-        return False
     entries = registry.model_store().list(Path(config.cache_dir))
-    return any(entry["name"] == config.target and not entry["is_present"] for entry in entries)
+    is_missing = any(entry["name"] == config.target and not entry["is_present"] for entry in entries)
+    # A folder of that name goes first, as everywhere a model is named.
+    return is_missing and not Path(config.target).is_dir()
 
 
 def ensure_target(config: ServeConfig, on_progress: Callable[[Progress], None]) -> None:

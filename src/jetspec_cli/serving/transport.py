@@ -14,6 +14,7 @@ from jetspec_cli.serving.generation import refuse_error_body
 from jetspec_engine.errors import ConfigError, EngineError
 
 CONNECT_TIMEOUT_S = 10.0
+MAX_TIMEOUT_S = 1e6
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
@@ -61,7 +62,8 @@ class Transport:
         except httpx.TimeoutException as error:
             raise EngineError(f"{self.url}{path}: no answer in time ({type(error).__name__})") from error
         except httpx.HTTPError as error:
-            raise ServerGoneError(f"{self.url}{path}: {error or type(error).__name__}") from error
+            hint = f"is a server running at {self.url}? start one: jetspec serve"
+            raise ServerGoneError(f"{self.url}{path}: {error or type(error).__name__}", hint=hint) from error
 
     def ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
         """Send one request and return its JSON object. Raises EngineError for any status but 200."""

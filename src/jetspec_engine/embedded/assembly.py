@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from jetspec_engine import __version__
-from jetspec_engine.config import ServeConfig, check_choice, check_integer, check_keys
+from jetspec_engine.config import ServeConfig, check_integer, check_keys
 from jetspec_engine.draft.checkpoint import load_head
 from jetspec_engine.draft.head import DraftHead
 from jetspec_engine.draft.head_drafter import HeadDrafter
@@ -101,7 +101,6 @@ def find_models(
     store = PairStore()
     folder = store.pull(config.target, cache_dir, on_progress)
     if config.drafter != "head":
-        check_choice("drafter", config.drafter, ("head", *STAND_INS))
         decoder = DecoderConfig.from_folder(folder)
         length, notes = served_length(config, decoder.max_position_embeddings, "")
         return Models(folder=folder, config=decoder, head=None, head_folder=None, max_seq_len=length, notes=notes)

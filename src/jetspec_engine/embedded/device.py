@@ -5,19 +5,16 @@ Reads no environment: ``CUDA_VISIBLE_DEVICES`` has done its work before torch co
 
 import torch
 
-from jetspec_engine.errors import ConfigError, UnavailableError
+from jetspec_engine.config import check_device
+from jetspec_engine.errors import UnavailableError
 
 
 def pick_device(name: str) -> torch.device:
     """Return the device; "auto" is a GPU where there is one. Raises UnavailableError, ConfigError."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise ConfigError(f"device: {name!r}, expected auto, cpu, cuda or cuda:N") from None
-    if device.type not in ("cpu", "cuda"):
-        raise ConfigError(f"device: {name!r}, expected auto, cpu, cuda or cuda:N")
+    check_device(name)
+    device = torch.device(name)
     count = torch.cuda.device_count()
     if device.type == "cuda" and (device.index or 0) >= count:
         raise UnavailableError(f"device {name}: {count} CUDA devices here", hint="use --device cpu")

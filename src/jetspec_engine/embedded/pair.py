@@ -49,8 +49,8 @@ def resolve_pair(target: str, head: str, cache_dir: Path) -> Pair:
         ArtifactError: one of them is missing or unreadable, or they do not belong together.
     """
     target_folder = store.resolve(target, cache_dir)
-    head_folder = resolve_head(head, target, cache_dir)
     target_config = DecoderConfig.from_folder(target_folder)
+    head_folder = resolve_head(head, target, cache_dir)
     where = f"{head_folder}/{CONFIG_FILE}"
     head_config = HeadConfig.from_mapping(read_json(head_folder / CONFIG_FILE), where=where)
     report = check_pair(head_config, target_config, where=where, head_folder=head_folder, target_folder=target_folder)

@@ -19,6 +19,8 @@ from jetspec_engine.models.pull import pull_entry
 from jetspec_engine.models.random_names import is_random_name, random_folder
 from jetspec_engine.records import Progress
 
+MAX_SHOWN_NAME = 200
+
 
 def resolve(name: str, cache_dir: Path) -> Path:
     """Return the folder of a model that is present. Never downloads.
@@ -32,7 +34,7 @@ def resolve(name: str, cache_dir: Path) -> Path:
     """
     folder = find_folder(name, cache_dir)
     if folder is not None:
-        return folder
+        return checked_folder(name, folder)
     if name in CATALOG or is_random_name(name):
         raise ArtifactError(f"model {name}: not in the cache {cache_dir}", hint=f"jetspec models pull {name}")
     if is_hub_id(name):
@@ -49,7 +51,7 @@ def pull(name: str, cache_dir: Path, on_progress: Callable[[Progress], None]) ->
     """Make a model present and return its folder; see ``protocol.ModelStore.pull``."""
     folder = find_folder(name, cache_dir)
     if folder is not None:
-        return folder
+        return checked_folder(name, folder)
     if name in CATALOG:
         return pull_entry(CATALOG[name], cache_dir, on_progress)
     if is_random_name(name):
@@ -64,7 +66,7 @@ def pull(name: str, cache_dir: Path, on_progress: Callable[[Progress], None]) ->
 
 def find_folder(name: str, cache_dir: Path) -> Path | None:
     """Return the folder a name stands for without asking Hugging Face's cache, else None."""
-    if name and Path(name).is_dir():
+    if is_folder(name):
         return Path(name)
     if is_random_name(name):
         folder = random_folder(name, cache_dir)
@@ -75,10 +77,30 @@ def find_folder(name: str, cache_dir: Path) -> Path | None:
     return cache_dir / name if is_plain and (cache_dir / name / CONFIG_FILE).is_file() else None
 
 
+def is_folder(name: str) -> bool:
+    """Say whether a name is that of an existing folder; a name no file system can hold is none."""
+    try:
+        return bool(name) and Path(name).is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def checked_folder(name: str, folder: Path) -> Path:
+    """Return a folder that looks like a model's. Raises ArtifactError."""
+    if not (folder / CONFIG_FILE).is_file():
+        raise ArtifactError(
+            f"model {name!r}: no {CONFIG_FILE} in this folder, expected a Hugging Face model folder",
+            hint="jetspec models list",
+        )
+    return folder
+
+
 def unknown_model(name: str) -> ArtifactError:
     """Return the error for a name that is none of the four kinds."""
     expected = f"a folder, a Hugging Face id (organisation/model) or one of {', '.join(CATALOG)}"
-    return ArtifactError(f"model {name!r}: no such model, expected {expected}", hint=did_you_mean(name, list(CATALOG)))
+    shown = repr(name if len(name) <= MAX_SHOWN_NAME else name[:MAX_SHOWN_NAME] + "...")
+    hint = did_you_mean(name, list(CATALOG)) or "jetspec models list"
+    return ArtifactError(f"model {shown}: no such model, expected {expected}", hint=hint)
 
 
 class Store:

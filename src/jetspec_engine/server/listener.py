@@ -32,8 +32,9 @@ def bind(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
-    except OSError as failure:
-        reason = failure.strerror or failure
+    # A name that no host can have is a UnicodeError.
+    except (OSError, UnicodeError) as failure:
+        reason = getattr(failure, "strerror", None) or failure
         raise UnavailableError(f"host: {host!r}: {reason}", hint="try --host 127.0.0.1") from failure
     try:
         # Lets a restart bind while old connections linger; a second listener is still refused.

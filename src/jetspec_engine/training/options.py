@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from jetspec_engine.config import check_keys
+from jetspec_engine.config import MAX_TREE_WIDTH, check_device, check_integer, check_keys, check_range
 from jetspec_engine.errors import ConfigError
-from jetspec_engine.training.settings import TrainSettings, WriteSettings
+from jetspec_engine.training.settings import MAX_SECONDS, TrainSettings, WriteSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,6 +59,26 @@ class TrainOptions:
     eval_tokens: int = 192
     tree_width: int = 8
     seed: int = 1
+
+    def __post_init__(self) -> None:
+        check_device(self.device)
+        if not isinstance(self.resume, bool):
+            raise ConfigError(f"resume: {self.resume!r}, expected true or false")
+        if self.train_part_s is not None:
+            check_range("train_part_s", self.train_part_s, 0, MAX_SECONDS)
+        for name, high in (
+            ("num_layers", 128),
+            ("num_prompts", 1 << 40),
+            ("num_held_out", 1 << 20),
+            ("eval_tokens", 1 << 20),
+        ):
+            check_integer(name, getattr(self, name), 1, high)
+        check_integer("block_size", self.block_size, 2, 256)
+        check_integer("mask_token_id", self.mask_token_id, 0, (1 << 31) - 1)
+        check_integer("tree_width", self.tree_width, 1, MAX_TREE_WIDTH)
+        check_integer("seed", self.seed, 0, (1 << 63) - 1)
+        for layer in self.target_layer_ids:
+            check_integer("target_layer_ids", layer, 0, 1 << 20)
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, Any]) -> "TrainOptions":

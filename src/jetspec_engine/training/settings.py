@@ -9,6 +9,7 @@ from jetspec_engine.config import check_choice, check_integer, check_range
 from jetspec_engine.errors import ConfigError
 
 OPTIMIZERS = ("muon", "adamw")
+MAX_SECONDS = 1e8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,10 +39,14 @@ class WriteSettings:
     check_every: int = 16
 
     def __post_init__(self) -> None:
-        check_range("greedy_share", self.greedy_share, 0, 1)
-        check_range("min_p", self.min_p, 0, 1)
-        check_integer("num_rows", self.num_rows, 1, 1 << 20)
-        check_integer("answer_max", self.answer_max, 1, 1 << 20)
+        check_range("seconds", self.seconds, 0, MAX_SECONDS)
+        for name in ("greedy_share", "min_p"):
+            check_range(name, getattr(self, name), 0, 1)
+        for name in ("user_temperature", "answer_temperature"):
+            check_range(name, getattr(self, name), 0.01, 100)
+        for name in ("num_rows", "user_max", "answer_max", "check_every"):
+            check_integer(name, getattr(self, name), 1, 1 << 20)
+        check_integer("max_rows", self.max_rows, 1, 1 << 40)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,10 +100,22 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         check_choice("optimizer", self.optimizer, OPTIMIZERS)
+        check_range("seconds", self.seconds, 0.001, MAX_SECONDS)
+        if self.max_steps is not None:
+            check_integer("max_steps", self.max_steps, 1, 1 << 40)
         check_integer("batch", self.batch, 1, 1 << 16)
-        check_range("decay_from", self.decay_from, 0, 1)
-        check_range("sharpen_from", self.sharpen_from, 0, 1)
-        check_range("reach_floor", self.reach_floor, 0, 1)
+        for name in ("short_anchors", "full_anchors"):
+            check_integer(name, getattr(self, name), 0, 1 << 16)
+        for name in ("short_depth", "chunk", "log_every"):
+            check_integer(name, getattr(self, name), 1, 1 << 24)
+        check_integer("warmup_steps", self.warmup_steps, 0, 1 << 40)
+        for name in ("decay_from", "sharpen_from", "reach_floor", "lr_end_share", "weight_decay"):
+            check_range(name, getattr(self, name), 0, 1)
+        for name in ("lr", "adam_lr"):
+            check_range(name, getattr(self, name), 0, 10)
+        check_range("depth_decay", self.depth_decay, 0, 1e6)
+        check_range("clip_norm", self.clip_norm, 1e-6, 1e6)
+        check_range("checkpoint_every_s", self.checkpoint_every_s, 0, MAX_SECONDS)
         check_range("teacher_temperature", self.teacher_temperature, 0.01, 100)
         if self.short_anchors + self.full_anchors < 1:
             raise ConfigError("short_anchors: 0, full_anchors: 0, expected at least one anchor a conversation")

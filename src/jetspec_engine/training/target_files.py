@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from jetspec_engine.errors import ArtifactError
 from jetspec_engine.models.config import DecoderConfig
-from jetspec_engine.models.store import pull
+from jetspec_engine.models.store import is_folder, pull
 from jetspec_engine.models.tokenizer import TOKENIZER_FILE, ModelTokenizer
 from jetspec_engine.models.weights import load_weights
 from jetspec_engine.records import Progress
@@ -48,11 +48,9 @@ class TargetFiles:
 
 def find_target(name: str, cache_dir: Path | None, on_progress: Callable[[Progress], None]) -> Path:
     """Return the folder of a target: a folder as it is, a name or id through the model store (pulled if need be)."""
-    if Path(name).is_dir():
-        return Path(name)
-    if cache_dir is None:
+    if cache_dir is None and not is_folder(name):
         raise ArtifactError(f"target: {name}: no such folder, and no cache folder to look in")
-    return pull(name, cache_dir, on_progress)
+    return pull(name, cache_dir or Path(), on_progress)
 
 
 def read_target(

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from jetspec_engine.config import check_device
 from jetspec_engine.draft.checkpoint import save_head
 from jetspec_engine.draft.config import HeadConfig
 from jetspec_engine.draft.head import DraftHead
@@ -203,7 +204,8 @@ class Call:
 
 
 def choose_device(name: str) -> torch.device:
-    """Return the device; auto takes CUDA where there is one. Raises UnavailableError for one that is not there."""
+    """Return the device; auto takes CUDA where there is one. Raises UnavailableError, ConfigError."""
+    check_device(name)
     has_cuda = torch.cuda.is_available()
     if name == "auto":
         return torch.device("cuda" if has_cuda else "cpu")

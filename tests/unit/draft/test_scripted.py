@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from jetspec_engine.config import TREE_RULES, TreeConfig
+from jetspec_engine.config import DRAFTERS, TREE_RULES, TreeConfig
 from jetspec_engine.draft.scripted import STAND_INS
 from jetspec_engine.draft.stand_in import StandIn, StandInSession
 from jetspec_engine.errors import ConfigError
@@ -45,6 +45,7 @@ def offer_of(drafter: StandIn, emitted: int, width: int = 4) -> Candidates:
 
 def test_every_stand_in_is_tested_here() -> None:
     assert set(KINDS) == set(STAND_INS)
+    assert ("head", *STAND_INS) == DRAFTERS
 
 
 @pytest.mark.parametrize("kind", KINDS)

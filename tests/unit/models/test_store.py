@@ -70,11 +70,23 @@ def test_an_unknown_name_is_refused_with_the_nearest(tmp_path: Path, name: str) 
 def test_what_is_no_name_at_all_is_refused(tmp_path: Path, name: str) -> None:
     (tmp_path / ".hidden").mkdir()
     (tmp_path / ".hidden" / "config.json").write_text("{}")
-    if name == "..":
-        assert store.resolve(name, tmp_path) == Path("..")
-        return
-    with pytest.raises(ArtifactError, match="no such model, expected a folder"):
+    with pytest.raises(ArtifactError, match=r"expected a (folder|Hugging Face model folder)") as caught:
         store.resolve(name, tmp_path)
+    assert caught.value.hint == "jetspec models list"
+
+
+def test_a_folder_without_a_configuration_is_no_model(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    for find in (store.resolve, lambda n, c: store.pull(n, c, lambda _: None)):
+        with pytest.raises(ArtifactError, match=r"no config\.json in this folder"):
+            find(str(tmp_path / "empty"), tmp_path)
+
+
+def test_a_name_no_file_system_can_hold_is_refused_and_not_shown_whole(tmp_path: Path) -> None:
+    for name in ("a" * 5000, "nul\0byte"):
+        with pytest.raises(ArtifactError, match="no such model") as caught:
+            store.resolve(name, tmp_path)
+        assert len(caught.value.what) < 500
 
 
 def test_a_hub_model_that_is_not_cached_comes_with_the_command(tmp_path: Path) -> None:
