@@ -72,6 +72,8 @@ class RequestStats:
         accept_histogram: entry i counts rounds that emitted i tokens, i = 0..D + 1.
         num_proposed_drafts: draft nodes verified (root not counted).
         num_correct_drafts: drafts on the accepted paths.
+        expected_tokens: tokens those rounds would have emitted if every draft were as likely as the drafter says;
+            NaN where it does not say (the linear path).
         phase_s: seconds by phase: prefill, draft, build, verify, accept, commit.
         queue_s, prefill_s, decode_s: wall seconds.
     """
@@ -83,6 +85,7 @@ class RequestStats:
     accept_histogram: list[int] = field(default_factory=list)
     num_proposed_drafts: int = 0
     num_correct_drafts: int = 0
+    expected_tokens: float = 0.0
     phase_s: dict[str, float] = field(default_factory=dict)
     round_s: list[float] = field(default_factory=list)
     queue_s: float = 0.0
@@ -93,6 +96,11 @@ class RequestStats:
     def accept_length(self) -> float:
         """Emitted tokens per round, bonus included; 0.0 before the first round."""
         return self.num_emitted_tokens / self.num_rounds if self.num_rounds else 0.0
+
+    @property
+    def expected_accept_length(self) -> float:
+        """Tokens per round by the drafter's own account; 0.0 before the first round."""
+        return self.expected_tokens / self.num_rounds if self.num_rounds else 0.0
 
     @property
     def accept_rate(self) -> float:

@@ -61,6 +61,14 @@ def test_R06_doctor_exits_3_when_nothing_can_run(jetspec, monkeypatch):
     assert result.document["engines"]["embedded"]["missing"] == ["package torch"]
 
 
+def test_doctor_takes_a_pair_only_to_measure_it(jetspec):
+    result = jetspec("doctor", "--head", "x")
+    assert (result.code, result.err) == (
+        2,
+        "error: --head: only together with --measure\n\nhint: jetspec doctor --measure\n",
+    )
+
+
 def test_R21_doctor_shows_the_callers_devices(jetspec, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3")
     assert jetspec("doctor", "--format", "json").document["system"]["cuda_visible_devices"] == "3"

@@ -51,6 +51,19 @@ def test_R02_the_embedded_engine_is_exact_in_both_dtypes_against_both_oracles(pa
     assert str(Path(pair["target"]).parent) not in json.dumps(document["servers"])
 
 
+def test_R06_doctor_measures_the_accept_length_beside_the_expected(pair):
+    flags = ["--target", pair["target"], "--head", pair["head"], "--device", "cpu"]
+    done = run("doctor", "--measure", *flags, "--format", "json", cache=pair["cache_dir"])
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)["accept_length"]
+    for name in ("linear", "tree"):
+        # A random head gets hardly anything, and promises hardly more.
+        assert 1.0 <= found[name]["measured"] < 2.0
+        assert 1.0 < found[name]["expected"] < 2.0
+        assert set(found[name]["classes"]) == {"code", "list", "prose"}
+    assert found["tree"]["expected"] > found["linear"]["expected"]
+
+
 def test_a_taken_port_is_3(pair):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -22,6 +22,7 @@ class Generation:
         num_cached_tokens: prompt tokens taken from its cache; None when it does not say.
         num_rounds: target verify forwards; None without the counters.
         accept_histogram: entry i counts rounds that emitted i tokens; None without the counters.
+        expected_accept_length: tokens a round by the draft head's own account; None where the server does not say.
         seconds: wall time of the request, seen from here.
     """
 
@@ -33,6 +34,7 @@ class Generation:
     num_emitted_tokens: int | None = None
     num_rounds: int | None = None
     accept_histogram: tuple[int, ...] | None = None
+    expected_accept_length: float | None = None
     seconds: float = 0.0
 
     def accounting_fault(self) -> str:
@@ -90,6 +92,7 @@ def from_native(body: Mapping[str, Any], seconds: float, *, has_our_counters: bo
         num_emitted_tokens=meta.get("completion_tokens"),
         num_rounds=meta.get("spec_verify_ct"),
         accept_histogram=tuple(histogram) if has_our_counters and isinstance(histogram, list) else None,
+        expected_accept_length=meta.get("spec_expected_accept_length") if has_our_counters else None,
         seconds=seconds,
     )
 

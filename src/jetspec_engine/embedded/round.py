@@ -6,6 +6,7 @@ ends the requests it belongs to and no others. Knows nothing of threads, queues 
 With a budget of one node (plain decoding) the drafter is never called: such requests have no draft state.
 """
 
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from jetspec_engine.protocol import (
     VerifyResult,
 )
 from jetspec_engine.tree.accept import NON_FINITE, accept_greedy, greedy_ids
+from jetspec_engine.tree.expected import expected_accept_length
 from jetspec_engine.tree.record import DraftTree
 
 
@@ -167,6 +169,9 @@ def build(turns: Sequence[Turn], parts: Parts) -> None:
                 turn.tree = DraftTree.root_only(turn.request.anchor)
             else:
                 _check_tree(turn.tree, parts)
+            # A chain of width 1 is drawn without probabilities.
+            is_known = parts.tree.width > 1 or turn.tree.num_nodes == 1
+            turn.request.stats.expected_tokens += expected_accept_length(turn.tree) if is_known else math.nan
 
 
 def verify(turns: Sequence[Turn], parts: Parts) -> None:
@@ -216,6 +221,7 @@ def prefill(request: ActiveRequest, parts: Parts) -> None:
         _keep(request, range(count), result.hidden, parts)
         if is_last:
             _accept_tree(request, DraftTree.root_only(request.anchor), result.logits)
+            request.stats.expected_tokens += 1
     clock.charge([request])
 
 

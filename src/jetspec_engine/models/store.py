@@ -74,7 +74,8 @@ def find_folder(name: str, cache_dir: Path) -> Path | None:
     if name in CATALOG:
         return cache_dir / name if is_finished(cache_dir / name, CATALOG[name]) else None
     is_plain = bool(name) and Path(name).name == name and not name.startswith(".")
-    return cache_dir / name if is_plain and (cache_dir / name / CONFIG_FILE).is_file() else None
+    is_here = is_plain and is_folder(str(cache_dir / name)) and (cache_dir / name / CONFIG_FILE).is_file()
+    return cache_dir / name if is_here else None
 
 
 def is_folder(name: str) -> bool:

@@ -61,6 +61,7 @@ def spec_meta(stats: RequestStats) -> dict[str, Any]:
     return {
         "spec_verify_ct": stats.num_rounds,
         "spec_accept_length": stats.accept_length,
+        "spec_expected_accept_length": finite(stats.expected_accept_length),
         "spec_accept_rate": stats.accept_rate,
         "spec_accept_histogram": histogram,
         "spec_correct_drafts_histogram": [sum(histogram[:2]), *histogram[2:]],

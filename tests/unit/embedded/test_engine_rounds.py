@@ -227,3 +227,18 @@ def test_case_09_many_more_rows_than_depth_touch_no_neighbour() -> None:
         for n, result in enumerate(running):
             assert result.wait().ids == said(PROMPT[n:], 60)
             assert len(result.stats.accept_histogram) <= 17
+
+
+def test_R06_the_drafters_own_expectation_is_counted_beside_what_came() -> None:
+    tree = TreeConfig(width=2, budget=None, keep_spine=True)
+    with engine_rig("right", tree=tree) as rig:
+        sure = rig.run(PROMPT, max_new_tokens=61, ignore_eos=True).stats
+    with engine_rig("wrong", tree=tree) as rig:
+        deceived = rig.run(PROMPT, max_new_tokens=61, ignore_eos=True).stats
+    # The same account of itself, and what came of it.
+    assert sure.accept_length > 4 * deceived.accept_length
+    assert deceived.expected_accept_length > 1.0
+    with engine_rig("right", tree=PLAIN) as rig:
+        assert rig.run(PROMPT, max_new_tokens=9, ignore_eos=True).stats.expected_tokens == 9.0
+    with engine_rig("right", tree=LINEAR) as rig:
+        assert np.isnan(rig.run(PROMPT, max_new_tokens=9, ignore_eos=True).stats.expected_tokens)
