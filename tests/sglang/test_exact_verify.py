@@ -139,25 +139,6 @@ def stock(plugged, query, scene, sequences, extend):
     return out
 
 
-@pytest.fixture
-def rows_apart(monkeypatch):
-    """Multiply row by row where Triton interprets: a CPU's matrix library gives a row other bits at another place.
-
-    A tensor core does not: there a row's place in the tile is not supposed to matter, which the GPU run of these
-    tests is to show.
-    """
-    if DEVICE == "cuda":
-        return
-    import numpy as np
-
-    whole = np.matmul
-
-    def by_rows(a, b, **options):
-        return np.concatenate([whole(a[row : row + 1], b, **options) for row in range(a.shape[0])])
-
-    monkeypatch.setattr(np, "matmul", by_rows)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("prefix_len", PREFIXES)
 def test_sglangs_unified_kernel_one_node_a_sequence_equals_its_chain(plugged, rows_apart, prefix_len, dtype):

@@ -8,8 +8,6 @@ read once for all of them.
 Imported where Triton is; its interpreter runs it on a CPU. Knows slots and lists, no engine.
 """
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -22,11 +20,11 @@ MIN_ROWS = 16  # smallest tile a tensor core multiplies
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def _attend(  # noqa: PLR0917 a kernel is called by position
-    query: Any, keys: Any, values: Any, out: Any, indptr: Any, indices: Any, path: Any, depths: Any, scale: Any,
-    nodes: Any, heads: Any, kv_heads: Any, path_width: Any,
+def _attend(  # type: ignore[no-untyped-def]  # noqa: PLR0917 a kernel is called by position
+    query, keys, values, out, indptr, indices, path, depths, scale,
+    nodes, heads, kv_heads, path_width,
     GROUP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr,
-) -> None:  # fmt: skip
+):  # fmt: skip
     row = tl.program_id(0)
     kv_head = tl.program_id(1)
     request = row // nodes

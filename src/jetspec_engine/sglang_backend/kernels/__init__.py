@@ -1,0 +1,1 @@
+"""GPU kernels of the tree round, one file each; imported only where Triton is."""

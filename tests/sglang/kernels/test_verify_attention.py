@@ -1,0 +1,174 @@
+"""Our verify attention: agrees with the float32 reference, and a row's bits are the row's alone, however it is verified.
+
+Texts are cut into rounds at random, with random siblings, company and row counts; every row on the text's path must
+have the bits it has when verified by itself. On a GPU the kernels are compiled, elsewhere interpreted.
+"""
+
+import random
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("triton")
+if not torch.cuda.is_available():
+    numpy = pytest.importorskip("numpy")
+    if tuple(map(int, numpy.__version__.split(".")[:2])) >= (2, 4):
+        pytest.skip("the interpreter needs numpy below 2.4", allow_module_level=True)
+
+from jetspec_engine.sglang_backend.kernels.verify_attention import (  # noqa: E402
+    NO_WINDOW,
+    Prefix,
+    Tiles,
+    verify_attention,
+)
+from jetspec_engine.sglang_backend.kernels.verify_scratch import VerifyScratch, split_bounds  # noqa: E402
+
+IS_CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if IS_CUDA else "cpu"
+LENGTH, SIBLINGS, PATH = (700, 12, 9) if IS_CUDA else (190, 3, 6)
+SHAPES = [(6, 2, 64), (4, 4, 64), (32, 8, 128)] if IS_CUDA else [(3, 1, 16)]
+DTYPES = [torch.float32, torch.float16, torch.bfloat16] if IS_CUDA else [torch.float32, torch.float16]
+# Small pieces, so that short texts cross many cuts.
+SMALL = None if IS_CUDA else Tiles(block=32, prefix_rows=16, prefix_warps=4, tail_rows=16)
+
+
+class Text:
+    """A text of one request: query, slot, key and value of every token, and of tokens that were not chosen."""
+
+    def __init__(self, seed, shape, dtype):
+        heads, kv_heads, width = shape
+        made = torch.Generator().manual_seed(seed)
+
+        def normal(*size):
+            return torch.randn(*size, generator=made).to(dtype).to(DEVICE)
+
+        self.count = LENGTH + 400
+        self.slots = torch.randperm(self.count, generator=made).to(DEVICE)
+        self.keys, self.values = normal(self.count, kv_heads, width), normal(self.count, kv_heads, width)
+        self.query = normal(self.count, heads, width)
+        self.shape, self.scale = shape, width**-0.5
+        self.scratch = VerifyScratch.allocate(
+            rows=64, heads=heads, width=width, max_context=LENGTH + PATH, device=DEVICE, first=64
+        )
+
+
+def verify(text, rounds, window=NO_WINDOW, tiles=SMALL):
+    """Verify one tree a request, all of one text.
+
+    Args:
+        text: where they come from.
+        rounds: (prefix length, tokens as indices into the text, parents) of every request.
+        window: keys before itself that a node sees.
+        tiles: shapes of the work.
+
+    Returns:
+        (R, N, H, F), and the float32 reference likewise.
+    """
+    count = max(len(tokens) for _, tokens, _ in rounds)
+    slots, path, depths, queries = [], [], [], []
+    for _, tokens, parents in rounds:
+        lists = []
+        for node, parent in enumerate(parents):
+            lists.append((lists[parent] if parent >= 0 else []) + [node])
+        lists += [[node] for node in range(len(lists), count)]
+        tokens = tokens + [0] * (count - len(tokens))
+        slots.append(text.slots[torch.tensor(tokens)])
+        queries.append(text.query[torch.tensor(tokens)])
+        depths.append([len(own) - 1 for own in lists])
+        path.append([own + [own[-1]] * (PATH - len(own)) for own in lists])
+    lengths = torch.tensor([length for length, _, _ in rounds], dtype=torch.int32, device=DEVICE)
+    firsts = (lengths - window).clamp(min=0) if window >= 0 else torch.zeros_like(lengths)
+    listed = [text.slots[int(first) : length] for (length, _, _), first in zip(rounds, firsts, strict=True)]
+    starts = torch.tensor([0] + [len(part) for part in listed], device=DEVICE).cumsum(0)[:-1]
+    query = torch.cat(queries).contiguous()
+    path = torch.tensor(path, dtype=torch.int32, device=DEVICE)
+    depths = torch.tensor(depths, dtype=torch.int64, device=DEVICE)
+    out = verify_attention(
+        query, text.keys, text.values, out=torch.empty_like(query),
+        prefix=Prefix(indices=torch.cat(listed), starts=starts, lengths=lengths, firsts=firsts if window >= 0 else None),
+        slots=torch.stack(slots), path=path, depths=depths, scale=text.scale, scratch=text.scratch, window=window,
+        tiles=tiles,
+    )  # fmt: skip
+    return out.reshape(len(rounds), count, *query.shape[1:])
+
+
+def reference(text, length, tokens, parents, window=NO_WINDOW):
+    """One tree, node by node, in float32."""
+    rows, paths = [], []
+    group = text.shape[0] // text.shape[1]
+    for node, parent in enumerate(parents):
+        paths.append((paths[parent] if parent >= 0 else []) + [tokens[node]])
+        listed = torch.cat([text.slots[:length], text.slots[torch.tensor(paths[-1])]])
+        listed = listed[max(0, len(listed) - 1 - window) :] if window >= 0 else listed
+        key = text.keys[listed].float().repeat_interleave(group, dim=1)
+        value = text.values[listed].float().repeat_interleave(group, dim=1)
+        scores = torch.einsum("hf,shf->hs", text.query[tokens[node]].float(), key) * text.scale
+        rows.append(torch.einsum("hs,shf->hf", scores.softmax(-1), value))
+    return torch.stack(rows)
+
+
+def random_round(rng, length):
+    """Return a round at this prefix length: the text's next tokens, and others hanging from random nodes."""
+    tokens, parents, on_path = [length], [-1], [0]
+    depths = [0]
+    spare = iter(rng.sample(range(LENGTH + PATH, LENGTH + 400), 300))
+    for _ in range(rng.randrange(PATH - 1)):
+        for _ in range(rng.randrange(SIBLINGS)):
+            parent = rng.randrange(len(tokens))
+            if depths[parent] + 1 < PATH:
+                tokens.append(next(spare))
+                parents.append(parent)
+                depths.append(depths[parent] + 1)
+        on_path.append(len(tokens))
+        parents.append(on_path[-2])
+        tokens.append(length + len(on_path) - 1)
+        depths.append(len(on_path) - 1)
+    return (length, tokens, parents), on_path
+
+
+def prefixes(rng, block):
+    """Lengths at and around the borders of blocks and cuts, and others."""
+    near = [base + shift for base in (block, 2 * block, 4 * block) for shift in (-PATH, -2, -1, 0, 1)]
+    others = [rng.randrange(1, LENGTH - PATH) for _ in range(12)]
+    return [1, *near, *others] if IS_CUDA else [1, *rng.sample(near, 3), others[0]]
+
+
+@pytest.mark.parametrize("window", [NO_WINDOW, 7, 70], ids=["all", "window-7", "window-70"])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_a_rows_bits_are_its_own_however_it_is_verified(rows_apart, shape, dtype, window):
+    text, rng = Text(1, shape, dtype), random.Random(2)
+    alone = {}
+    for length in prefixes(rng, 32):
+        (_, tokens, parents), on_path = random_round(rng, length)
+        company, _ = random_round(rng, rng.randrange(1, LENGTH - PATH))
+        row_count = max(len(tokens), len(company[1]))
+        order = [(length, tokens, parents), company]
+        place = rng.randrange(2)
+        out = verify(text, order if place == 0 else order[::-1], window)[place]
+        assert row_count == out.shape[0]
+        for node in on_path:
+            at = tokens[node]
+            if at not in alone:
+                alone[at] = verify(text, [(at, [at], [-1])], window)[0, 0]
+            assert torch.equal(out[node], alone[at]), (length, at)
+
+
+@pytest.mark.parametrize("window", [NO_WINDOW, 20], ids=["all", "window-20"])
+def test_it_agrees_with_the_reference(window):
+    text, rng = Text(3, SHAPES[0], torch.float32), random.Random(4)
+    for length in prefixes(rng, 32)[::2]:
+        one, _ = random_round(rng, length)
+        expected = reference(text, *one, window)
+        found = verify(text, [one], window)[0, : len(one[1])]
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=2e-5)
+
+
+def test_cuts_grow_with_their_position_and_end_on_blocks():
+    bounds = split_bounds(40_960)
+    sizes = [high - low for low, high in zip(bounds, bounds[1:], strict=False)]
+    assert bounds[0] == 0 and bounds[-1] >= 40_960 > bounds[-2]
+    assert all(size % 256 == 0 and size <= max(256, low // 4) for size, low in zip(sizes, bounds, strict=False))
+    assert len(sizes) < 30
+    # A longer context moves no cut.
+    assert split_bounds(131_072)[: len(bounds)] == bounds
