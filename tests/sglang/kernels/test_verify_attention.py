@@ -1,10 +1,11 @@
-"""Our verify attention: agrees with the float32 reference, and a row's bits are the row's alone, however it is verified.
+"""Our verify attention: agrees with the float32 reference; a row's bits are its own, however it is verified.
 
 Texts are cut into rounds at random, with random siblings, company and row counts; every row on the text's path must
 have the bits it has when verified by itself. On a GPU the kernels are compiled, elsewhere interpreted.
 """
 
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -71,21 +72,22 @@ def verify(text, rounds, window=NO_WINDOW, tiles=SMALL):
         for node, parent in enumerate(parents):
             lists.append((lists[parent] if parent >= 0 else []) + [node])
         lists += [[node] for node in range(len(lists), count)]
-        tokens = tokens + [0] * (count - len(tokens))
-        slots.append(text.slots[torch.tensor(tokens)])
-        queries.append(text.query[torch.tensor(tokens)])
+        padded = torch.tensor(tokens + [0] * (count - len(tokens)))
+        slots.append(text.slots[padded])
+        queries.append(text.query[padded])
         depths.append([len(own) - 1 for own in lists])
         path.append([own + [own[-1]] * (PATH - len(own)) for own in lists])
     lengths = torch.tensor([length for length, _, _ in rounds], dtype=torch.int32, device=DEVICE)
-    firsts = (lengths - window).clamp(min=0) if window >= 0 else torch.zeros_like(lengths)
-    listed = [text.slots[int(first) : length] for (length, _, _), first in zip(rounds, firsts, strict=True)]
+    firsts = (lengths - window).clamp(min=0) if window >= 0 else None
+    begins = [max(0, length - window) if window >= 0 else 0 for length, _, _ in rounds]
+    listed = [text.slots[begin:length] for (length, _, _), begin in zip(rounds, begins, strict=True)]
     starts = torch.tensor([0] + [len(part) for part in listed], device=DEVICE).cumsum(0)[:-1]
     query = torch.cat(queries).contiguous()
     path = torch.tensor(path, dtype=torch.int32, device=DEVICE)
     depths = torch.tensor(depths, dtype=torch.int64, device=DEVICE)
     out = verify_attention(
         query, text.keys, text.values, out=torch.empty_like(query),
-        prefix=Prefix(indices=torch.cat(listed), starts=starts, lengths=lengths, firsts=firsts if window >= 0 else None),
+        prefix=Prefix(indices=torch.cat(listed), starts=starts, lengths=lengths, firsts=firsts),
         slots=torch.stack(slots), path=path, depths=depths, scale=text.scale, scratch=text.scratch, window=window,
         tiles=tiles,
     )  # fmt: skip
@@ -166,8 +168,9 @@ def test_it_agrees_with_the_reference(window):
 
 def test_cuts_grow_with_their_position_and_end_on_blocks():
     bounds = split_bounds(40_960)
-    sizes = [high - low for low, high in zip(bounds, bounds[1:], strict=False)]
-    assert bounds[0] == 0 and bounds[-1] >= 40_960 > bounds[-2]
+    sizes = [high - low for low, high in pairwise(bounds)]
+    assert bounds[0] == 0
+    assert bounds[-1] >= 40_960 > bounds[-2]
     assert all(size % 256 == 0 and size <= max(256, low // 4) for size, low in zip(sizes, bounds, strict=False))
     assert len(sizes) < 30
     # A longer context moves no cut.

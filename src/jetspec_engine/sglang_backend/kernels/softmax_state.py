@@ -9,7 +9,7 @@ import triton.language as tl
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def absorb(q, k, v, is_seen, top, weight, sums, scale, MASKED: tl.constexpr):
+def absorb(q, k, v, is_seen, top, weight, sums, scale, MASKED: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: PLR0917
     """Add a block of keys; a row that sees none of it keeps its state."""
     scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
     if MASKED:
@@ -23,8 +23,8 @@ def absorb(q, k, v, is_seen, top, weight, sums, scale, MASKED: tl.constexpr):
     return higher, weight, sums
 
 
-@triton.jit  # type: ignore[untyped-decorator]
-def merge(top, weight, sums, other_top, other_weight, other_sums):
+@triton.jit
+def merge(top, weight, sums, other_top, other_weight, other_sums):  # type: ignore[no-untyped-def]  # noqa: PLR0917
     """Put a later piece's result behind the earlier ones'; an empty side leaves the other's bits as they are."""
     higher = tl.maximum(top, other_top)
     safe = tl.where(higher == float("-inf"), 0.0, higher)
@@ -34,7 +34,7 @@ def merge(top, weight, sums, other_top, other_weight, other_sums):
 
 
 @triton.jit  # type: ignore[untyped-decorator]
-def empty(ROWS: tl.constexpr, WIDTH: tl.constexpr):
+def empty(ROWS: tl.constexpr, WIDTH: tl.constexpr):  # type: ignore[no-untyped-def]
     """Return the state of rows that have seen no key."""
     top = tl.full([ROWS], float("-inf"), tl.float32)
     return top, tl.zeros([ROWS], tl.float32), tl.zeros([ROWS, WIDTH], tl.float32)

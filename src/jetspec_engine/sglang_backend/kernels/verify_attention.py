@@ -13,6 +13,7 @@ trees, no engine. Its slow twin is ``node_lists.attention_reference``.
 """
 
 from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
@@ -116,7 +117,7 @@ def _prefix(  # type: ignore[no-untyped-def]  # noqa: PLR0917 a kernel is called
 
 
 @triton.jit(do_not_specialize=["nodes", "splits", "rows_all", "window", "path_width"])  # type: ignore[untyped-decorator]
-def _tail(  # type: ignore[no-untyped-def]  # noqa: PLR0917 a kernel is called by position
+def _tail(  # type: ignore[no-untyped-def]  # noqa: PLR0915, PLR0917 a kernel is called by position
     query, keys, values, out, indices, starts, lengths, firsts,
     slots, path, depths, bounds, tops, weights, partial, scale, window,
     nodes, splits, rows_all, path_width, heads,
@@ -172,8 +173,14 @@ def _tail(  # type: ignore[no-untyped-def]  # noqa: PLR0917 a kernel is called b
         ancestor = tl.load(path + row * path_width + at - length, mask=(at >= length) & is_seen, other=0)
         own = tl.load(slots + request * nodes + ancestor, mask=(at >= length) & is_seen, other=0).to(tl.int64)
         slot = tl.where(at < length, slot, own)
-        k = tl.load(keys + slot[:, None] * key_slot + kv_head * key_head + column[None, :], mask=is_seen[:, None], other=0.0)
-        v = tl.load(values + slot[:, None] * value_slot + kv_head * value_head + column[None, :], mask=is_seen[:, None], other=0.0)
+        k = tl.load(
+            keys + slot[:, None] * key_slot + kv_head * key_head + column[None, :], mask=is_seen[:, None], other=0.0
+        )
+        v = tl.load(
+            values + slot[:, None] * value_slot + kv_head * value_head + column[None, :],
+            mask=is_seen[:, None],
+            other=0.0,
+        )
         piece_top, piece_weight, piece_sums = absorb(
             q, k, v, is_seen[None, :], piece_top, piece_weight, piece_sums, scale, True
         )
