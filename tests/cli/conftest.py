@@ -24,8 +24,9 @@ class Result:
 
 
 @pytest.fixture
-def jetspec(capsys, monkeypatch):
-    """Run one command line in this process."""
+def jetspec(capsys, monkeypatch, tmp_path):
+    """Run one command line in this process, in a folder of its own: a mismatch leaves its evidence there."""
+    monkeypatch.chdir(tmp_path)
     for name in ("GITHUB_STEP_SUMMARY", "JETSPEC_API_KEY", "JETSPEC_TRACEBACK"):
         monkeypatch.delenv(name, raising=False)
 

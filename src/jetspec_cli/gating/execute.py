@@ -39,6 +39,10 @@ class Watcher(Protocol):
         """A prompt is done everywhere: its verdicts, and the document so far."""
         ...
 
+    def on_evidence(self, evidence: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+        """A mismatch was investigated: keep the evidence and return where it is. Raises ArtifactError."""
+        ...
+
 
 def execute(
     spec: GateSpec, prompts: Sequence[Prompt], links: Links, command: Sequence[str], watcher: Watcher
@@ -54,7 +58,7 @@ def execute(
             for dtype in spec.dtypes:
                 watcher.on_start(f"reaching {links.url}" if links.url else f"starting a server, dtype {dtype}")
                 with open_sides(spec, dtype, links, watcher.on_progress) as sides:
-                    run_prompts(sides, spec, prompts, document, watcher)
+                    run_prompts(sides, spec, prompts, document, watcher, url=links.url)
     except KeyboardInterrupt:
         return document.build(verdict.INTERRUPTED)
     except JetspecError as error:
@@ -66,14 +70,24 @@ def execute(
 
 
 def run_prompts(
-    sides: Sides, spec: GateSpec, prompts: Sequence[Prompt], document: GateDocument, watcher: Watcher
+    sides: Sides,
+    spec: GateSpec,
+    prompts: Sequence[Prompt],
+    document: GateDocument,
+    watcher: Watcher,
+    *,
+    url: str | None,
 ) -> None:
     """Run every prompt on one dtype; everything goes into the document's record."""
+
+    def keep(**evidence: Any) -> str:
+        return watcher.on_evidence({**evidence, "url": url}, document.build(RUNNING))
+
     record = document.record
     record.servers.append(server_record("candidate", sides.candidate, is_started=sides.process is not None))
     if sides.oracle is not sides.candidate:
         record.servers.append(server_record("oracle", sides.oracle, is_started=False))
-    runner = Runner(spec, prompts, sides, record, watcher.on_step)
+    runner = Runner(spec, prompts, sides, record, watcher.on_step, keep=keep)
     runner.warm_up(warm_up_prompt(prompts))
     for prompt in prompts:
         num_before = len(record.comparisons)

@@ -9,6 +9,7 @@ from typing import Any
 from jetspec_cli.gating import mismatch, records
 from jetspec_cli.gating.compare import Difference, first_difference, unit_of
 from jetspec_cli.gating.decoding import Decoder
+from jetspec_cli.gating.forensics import Investigator, Suspect
 from jetspec_cli.gating.records import Comparison, Run
 from jetspec_cli.gating.sides import Sides
 from jetspec_cli.prompts import Prompt
@@ -30,11 +31,17 @@ class OracleRuns:
 
 
 class Judge:
-    """Compares runs of one dtype."""
+    """Compares runs of one dtype.
 
-    def __init__(self, decoder: Decoder, sides: Sides) -> None:
+    Args:
+        decoder, sides: of the run.
+        investigator: looks into mismatches; None where rounds are enough.
+    """
+
+    def __init__(self, decoder: Decoder, sides: Sides, investigator: Investigator | None = None) -> None:
         self._decoder = decoder
         self._sides = sides
+        self._investigator = investigator
         self._num_replays = 0
 
     def compare(self, prompt: Prompt, cell: TreeConfig | None, run: Run, oracle: OracleRuns) -> Comparison:
@@ -72,6 +79,10 @@ class Judge:
         if difference is None:
             return comparison
         report = self._report(prompt, cell, run, expected, difference)
+        if self._investigator is not None:
+            first = Suspect(client=self._sides.oracle, run=oracle.runs[0], tree=oracle.tree)
+            second = Suspect(client=self._sides.candidate, run=run, tree=cell)
+            self._investigator.investigate(prompt, report, oracle.name, oracle=first, candidate=second)
         verdict = records.NEAR_TIE if report["verdict"] == mismatch.NEAR else records.MISMATCH
         return replace(comparison, verdict=verdict, detail=difference.detail, mismatch=report)
 

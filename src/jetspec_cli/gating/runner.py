@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from jetspec_cli.gating.decoding import Decoder
+from jetspec_cli.gating.forensics import Investigator, Keep
 from jetspec_cli.gating.judge import Judge, OracleRuns
 from jetspec_cli.gating.records import Record, Run
 from jetspec_cli.gating.sides import Sides
@@ -32,17 +33,25 @@ class Runner:
         spec, prompts, sides: what to run, and where.
         record: where everything goes; mutated.
         on_step: called after every generation.
+        keep: keeps the evidence of mismatches; None investigates none.
     """
 
     def __init__(
-        self, spec: GateSpec, prompts: Sequence[Prompt], sides: Sides, record: Record, on_step: Callable[[Step], None]
+        self,
+        spec: GateSpec,
+        prompts: Sequence[Prompt],
+        sides: Sides,
+        record: Record,
+        on_step: Callable[[Step], None],
+        *,
+        keep: Keep | None = None,
     ) -> None:
         self._spec = spec
         self._sides = sides
         self._record = record
         self._on_step = on_step
         self._decoder = Decoder(spec, sides, record)
-        self._judge = Judge(self._decoder, sides)
+        self._judge = Judge(self._decoder, sides, Investigator(self._decoder, keep) if keep is not None else None)
         self._num_done = 0
         # Oracles that run again for a mismatch come on top and are not foreseen.
         self._num_total = len(prompts) * spec.repeat * (len(spec.oracles) + len(sides.trees))

@@ -137,6 +137,14 @@ class EngineClient(ServerClient):
             Score(position=s.position, token_id=s.token_id, logit=s.logit, logprob=s.logprob, top=s.top) for s in scores
         ]
 
+    def examine(self, question: Mapping[str, Any]) -> bytes | None:
+        """Have a prompt decoded again under observation. Raises EngineError."""
+        try:
+            evidence: bytes = self._bench.examine(question)
+        except RequestError as error:
+            raise EngineError(error.what) from error
+        return evidence
+
     def tree(self) -> TreeConfig:
         """Return the tree that runs now."""
         return TreeConfig.from_mapping(self._engine.info()["tree"])

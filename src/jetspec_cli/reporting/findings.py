@@ -6,6 +6,8 @@ Every rendering (terminal, Markdown, JUnit) shows these lines. Reads the documen
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from jetspec_cli.reporting.forensics_text import forensics_lines
+
 TITLES = {
     "mismatch": "mismatch",
     "near_tie": "near-tie",
@@ -44,7 +46,7 @@ def comparison_lines(comparison: Mapping[str, Any]) -> list[str]:
         lines.append(f"token {report['position']}: {sides}")
     else:
         lines.append(comparison["detail"])
-    lines += [_gap(report), *_logits(report), *_round(report)]
+    lines += [_gap(report), *_logits(report), *_round(report), *forensics_lines(report)]
     if report.get("incomplete"):
         lines.append(f"the report is incomplete: {report['incomplete']}")
     return lines
@@ -78,7 +80,9 @@ def _logits(report: Mapping[str, Any]) -> Iterator[str]:
 def _round(report: Mapping[str, Any]) -> Iterator[str]:
     found = report.get("round")
     if found:
-        yield f"round {found['index']}, depth {found['depth']} of {found['num_tokens']}: {found['source']}"
+        of = f" of {found['num_tokens']}" if "num_tokens" in found else ""
+        node = f", node {found['node']}" if found.get("node") is not None else ""
+        yield f"round {found['index']}, depth {found['depth']}{of}{node}: {found['source']}"
     if report.get("replay") and report["replay"] != "same tokens":
         yield f"replay: {report['replay']}"
 

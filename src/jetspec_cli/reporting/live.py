@@ -51,6 +51,12 @@ class Live:
             console.talk(f"prompt {self._num_done}/{self._num_prompts} {prompt_id}: {counts}{self._left}")
         self._outputs.keep(document)
 
+    def on_evidence(self, evidence: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+        """A mismatch was investigated."""
+        folder = self._outputs.keep_evidence(evidence, document)
+        self._say(f"evidence of a mismatch: {folder}")
+        return folder
+
     def _say(self, message: str) -> None:
         if console.is_live():
             self._bar.update(label=message)

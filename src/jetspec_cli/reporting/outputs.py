@@ -7,6 +7,9 @@ from typing import Any
 
 from jetspec_cli import console, options
 from jetspec_cli.reporting import json_doc, junit, markdown, tables
+from jetspec_cli.reporting.bundle import Evidence, write_bundle
+
+EVIDENCE = "forensics"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,6 +39,13 @@ class Outputs:
         """Write the document so far."""
         if self.out is not None:
             json_doc.write_whole(self.out, json_doc.dumps(document))
+
+    def keep_evidence(self, evidence: Mapping[str, Any], document: Mapping[str, Any]) -> str:
+        """Write a mismatch's folder beside the document, or below the current folder, and return it."""
+        parent = Path(EVIDENCE) if self.out is None else self.out.with_name(f"{self.out.stem}-{EVIDENCE}")
+        stamp = {key: document[key] for key in ("tool", "command", "started_at", "environment", "servers")}
+        whole = Evidence(configuration=document["configuration"], stamp=stamp, **evidence)
+        return str(write_bundle(parent, whole))
 
     def finish(self, document: Mapping[str, Any]) -> None:
         """Write everything."""

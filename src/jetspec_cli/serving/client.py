@@ -227,6 +227,17 @@ class ServerClient:
         answer = object_of(response, "/jetspec/score")
         return str(answer["dtype"]), [_score_from(row) for row in answer["positions"]]
 
+    def examine(self, question: Mapping[str, Any]) -> bytes | None:
+        """Have a prompt decoded again under observation; the evidence as a safetensors file, None if not offered."""
+        if self.kind != "jetspec":
+            return None
+        response = self._transport.send("POST", "/jetspec/examine", question)
+        if response.status_code in NOT_OFFERED:
+            return None
+        if response.status_code != 200:
+            raise EngineError(f"/jetspec/examine: status {response.status_code}: {message_of(response)}")
+        return response.content
+
     def tree(self) -> TreeConfig:
         """Return the tree that runs now."""
         return _tree_from(self._transport.ask("GET", "/jetspec/tree"))

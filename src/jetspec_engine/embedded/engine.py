@@ -14,7 +14,7 @@ import torch
 from jetspec_engine.config import ServeConfig, TreeConfig
 from jetspec_engine.embedded.counters import Counters, check_identities
 from jetspec_engine.embedded.intake import activate
-from jetspec_engine.embedded.jobs import JobQueue
+from jetspec_engine.embedded.jobs import Answer, JobQueue
 from jetspec_engine.embedded.prefix_cache import PrefixCache, RegionPool
 from jetspec_engine.embedded.recording import record
 from jetspec_engine.embedded.request import ActiveRequest, check_ids
@@ -149,6 +149,15 @@ class EmbeddedEngine:
             "tp_size": 1,
             "notes": notes,
         }
+
+    def run_idle(self, operation: str, job: Callable[[Any], Answer]) -> Answer:
+        """Run a small job on the engine's thread with the target; ``operation`` names it. Raises BusyError."""
+
+        def run() -> Answer:
+            self._check_idle(operation)
+            return job(self._target)
+
+        return self._jobs.ask(run)
 
     def reset_counters(self) -> None:
         """Start counting from zero, after a warm-up."""
@@ -286,13 +295,8 @@ class EmbeddedEngine:
 
     def _parts_for(self, tree: TreeConfig) -> Parts:
         self._config.check_tree(tree)
-        parts = Parts(
-            target=self._target,
-            drafter=self._drafter,
-            builder=self._builders[tree.rule],
-            tree=tree,
-            prefill_chunk=self._prefill_chunk,
-        )
+        builder, chunk = self._builders[tree.rule], self._prefill_chunk
+        parts = Parts(target=self._target, drafter=self._drafter, builder=builder, tree=tree, prefill_chunk=chunk)
         if parts.budget > max(self._config.max_budget, self._drafter.depth + 1):
             raise ConfigError(f"tree.budget: {parts.budget}, expected at most {self._config.max_budget}")
         return parts

@@ -16,6 +16,9 @@ from jetspec_engine.embedded.engine import EmbeddedEngine
 from jetspec_engine.embedded.pages import PagePool
 from jetspec_engine.embedded.reference import reference_forward
 from jetspec_engine.embedded.target import DecoderTarget
+from jetspec_engine.forensics.arithmetic import Source
+from jetspec_engine.forensics.examine import examine, question_of
+from jetspec_engine.forensics.pack import to_bytes
 from jetspec_engine.selftest import faults_accept, faults_draft, faults_state, faults_verify, tiny_pair
 from jetspec_engine.selftest.hinted_drafter import HintedDrafter
 from jetspec_engine.selftest.mutants import Mutant
@@ -64,6 +67,12 @@ class Bench:
     def num_forwards(self) -> int:
         """Target forwards so far, prefill and scoring included."""
         return self.target.num_forwards
+
+    def examine(self, question: Mapping[str, Any]) -> bytes:
+        """Decode a prompt again under observation; a safetensors file, as ``POST /jetspec/examine`` answers."""
+        made = Source(config=tiny_pair.TARGET, weights=tiny_pair.target_weights(getattr(torch, self.dtype)))
+        found = examine(self.engine, lambda: made, question_of(question))
+        return to_bytes(found.report, found.tensors)
 
     def record(self, texts: Mapping[tuple[int, ...], tuple[int, ...]]) -> None:
         """Give the drafter whole texts to take hints from."""

@@ -10,11 +10,18 @@ from fastapi import APIRouter, Body
 from starlette.responses import Response
 
 from jetspec_engine.config import TreeConfig, did_you_mean
-from jetspec_engine.errors import BusyError, ConfigError, RequestError
+from jetspec_engine.errors import BusyError, ConfigError, RequestError, UnavailableError
 from jetspec_engine.records import GenerateRequest, PositionScore, SamplingParams
 from jetspec_engine.server.context import Context, new_id, require_tokens
 from jetspec_engine.server.error_replies import error_reply, message_of
-from jetspec_engine.server.schema_jetspec import DetokenizeBody, RecordBody, RenderBody, ScoreBody, TreeBody
+from jetspec_engine.server.schema_jetspec import (
+    DetokenizeBody,
+    ExamineBody,
+    RecordBody,
+    RenderBody,
+    ScoreBody,
+    TreeBody,
+)
 from jetspec_engine.server.wire import JsonReply, finite
 
 router = APIRouter(prefix="/jetspec", tags=["JetSpec"])
@@ -59,6 +66,20 @@ async def record(body: RecordBody, context: Context) -> Response:
     except BusyError as failure:
         return error_reply(409, message_of(failure))
     return JsonReply(made.to_mapping())
+
+
+@router.post("/examine", summary="Decode a prompt again under observation")
+async def examine(body: ExamineBody, context: Context) -> Response:
+    """Answer with a safetensors file: the evidence, and in its metadata the report; 409 while requests run."""
+    from jetspec_engine.server.examining import answer
+
+    try:
+        content = await asyncio.to_thread(answer, context.engine, body.model_dump())
+    except BusyError as failure:
+        return error_reply(409, message_of(failure))
+    except UnavailableError as failure:
+        return error_reply(501, message_of(failure))
+    return Response(content, media_type="application/octet-stream")
 
 
 @router.post("/render", summary="Turn a prompt into token ids")

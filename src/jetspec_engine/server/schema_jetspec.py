@@ -34,6 +34,18 @@ class ScoreBody(BaseModel):
     top_k: Annotated[int, Field(ge=1, le=MAX_SCORE_TOP_K)] = Field(2, description="Top logits to report.")
 
 
+class ExamineBody(BaseModel):
+    """A prompt to decode again under observation, and the emitted token in doubt."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", title="Examine")
+
+    input_ids: Annotated[list[TokenId], Field(min_length=1)]
+    max_new_tokens: Annotated[int, Field(ge=1, lt=2**31)] = Field(description="As in the run in doubt.")
+    position: Annotated[int, Field(ge=0, lt=2**31)] = Field(description="Index of the token among the emitted ones.")
+    emitted: list[TokenId] = Field([], description="What that run emitted, to see whether it repeats itself.")
+    has_reference: bool = Field(True, description="Also check every operation; reads the weights once more.")
+
+
 class RenderBody(BaseModel):
     """A prompt to turn into token ids: exactly one of text and messages."""
 
