@@ -14,7 +14,7 @@ from typing import Any, Self
 import httpx
 
 from jetspec_cli.prompts import Prompt
-from jetspec_cli.serving.generation import Generation, from_native, from_openai
+from jetspec_cli.serving.generation import Generation, from_native, from_openai, rounds_of
 from jetspec_cli.serving.transport import Transport, message_of, object_of
 from jetspec_engine.config import TreeConfig
 from jetspec_engine.errors import BusyError, ConfigError, EngineError
@@ -273,23 +273,6 @@ class ServerClient:
             if response.status_code != 409 or time.monotonic() > deadline:
                 return response
             time.sleep(0.1)
-
-
-def rounds_of(chunks: Sequence[int], histogram: Sequence[int]) -> list[int] | None:
-    """Return the tokens of each round, from a stream's chunks and the counts the server gives at its end.
-
-    Args:
-        chunks: tokens a chunk; the first may hold the prefill's token and the first round's together.
-        histogram: entry i counts rounds that emitted i tokens.
-
-    Returns:
-        The rounds, the prefill's first; None when chunks and histogram do not agree.
-    """
-    split = [1, chunks[0] - 1, *chunks[1:]] if chunks and chunks[0] > 1 else []
-    for rounds in (list(chunks), split):
-        if rounds and all(rounds.count(size) == count for size, count in enumerate(histogram) if size):
-            return rounds if len(rounds) == sum(histogram[1:]) else None
-    return None
 
 
 def _chat(prompt: Prompt) -> list[dict[str, str]]:

@@ -3,7 +3,7 @@
 Knows nothing of HTTP or of comparing.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -116,6 +116,23 @@ def from_openai(body: Mapping[str, Any], seconds: float) -> Generation:
         num_emitted_tokens=usage.get("completion_tokens"),
         seconds=seconds,
     )
+
+
+def rounds_of(chunks: Sequence[int], histogram: Sequence[int]) -> list[int] | None:
+    """Return the tokens of each round, from a stream's chunks and the counts the server gives at its end.
+
+    Args:
+        chunks: tokens a chunk; the first may hold the prefill's token and the first round's together.
+        histogram: entry i counts rounds that emitted i tokens.
+
+    Returns:
+        The rounds, the prefill's first; None when chunks and histogram do not agree.
+    """
+    split = [1, chunks[0] - 1, *chunks[1:]] if chunks and chunks[0] > 1 else []
+    for rounds in (list(chunks), split):
+        if rounds and all(rounds.count(size) == count for size, count in enumerate(histogram) if size):
+            return rounds if len(rounds) == sum(histogram[1:]) else None
+    return None
 
 
 def refuse_error_body(body: Mapping[str, Any]) -> None:

@@ -107,7 +107,7 @@ class EmbeddedEngine:
 
     def flush_cache(self) -> None:
         """Drop every cached prefix. Raises BusyError while requests run."""
-        self._jobs.ask(self._flush)
+        self.run_idle("flush_cache", lambda _: self._scheduler.cache.flush())
 
     def set_tree(self, tree: TreeConfig) -> TreeConfig:
         """Switch the tree and return it with its budget resolved. Raises BusyError, ConfigError."""
@@ -261,10 +261,6 @@ class EmbeddedEngine:
         self._jobs.run_all()
 
     # ------------------------------------------------------------------------------------------ jobs
-
-    def _flush(self) -> None:
-        self._check_idle("flush_cache")
-        self._scheduler.cache.flush()
 
     def _switch(self, tree: TreeConfig) -> TreeConfig:
         self._config.check_tree(tree)

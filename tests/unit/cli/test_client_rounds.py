@@ -2,7 +2,7 @@
 
 import pytest
 
-from jetspec_cli.serving.client import rounds_of
+from jetspec_cli.serving.generation import rounds_of
 
 
 @pytest.mark.parametrize(
