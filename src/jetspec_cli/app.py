@@ -16,7 +16,7 @@ import typer
 from typer._click.exceptions import ClickException
 
 from jetspec_cli import console, exit_codes, hints
-from jetspec_cli.commands import bench, doctor, gate, matrix, models, serve, sweep, train_head
+from jetspec_cli.commands import bench, doctor, gate, matrix, models, profile, serve, sweep, train_head
 from jetspec_engine import __version__
 from jetspec_engine.config import did_you_mean
 from jetspec_engine.errors import JetspecError
@@ -40,6 +40,7 @@ app.command("serve", short_help="Serve a target and its draft head over HTTP.")(
 app.command("gate", short_help="Compare tree decoding with an oracle, token by token.")(gate.gate)
 app.command("bench", short_help="Measure one configuration, beside linear and plain decoding.")(bench.bench)
 app.command("sweep", short_help="Gate and measure a grid of trees; does the tree pay?")(sweep.sweep)
+app.command("profile", short_help="Time rounds by phase and kernel, beside the memory floor.")(profile.profile)
 app.command("matrix", short_help="Render results as matrices and reports; find regressions.")(matrix.matrix)
 app.add_typer(models.app, name="models")
 app.command("doctor")(doctor.doctor)

@@ -222,6 +222,13 @@ class CompletionEngine(Protocol):
         """
         ...
 
+    def profile(self, request: GenerateRequest, num_rounds: int) -> Mapping[str, Any]:
+        """Decode a request alone and profile its rounds: phase_s, round_s, kernels, floor, trace (plain data).
+
+        Raises RequestError, BusyError while others run, EngineError.
+        """
+        ...
+
     def info(self) -> Mapping[str, Any]:
         """Say what runs: engine, version, target, head, drafter, dtype, device, attention, tree, max_tree,
         draft_depth, page_size, max_seq_len, tp_size, is_graph, row policy."""

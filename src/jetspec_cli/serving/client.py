@@ -212,6 +212,11 @@ class ServerClient:
         except (KeyError, TypeError, ValueError) as error:
             raise EngineError(f"/jetspec/record: not a recording: {error}") from error
 
+    def profile(self, input_ids: Sequence[int], num_rounds: int) -> Mapping[str, Any]:
+        """Have a prompt's rounds profiled; ask ``offers("profile")`` first. Raises EngineError."""
+        body = {"input_ids": list(input_ids), "num_rounds": num_rounds}
+        return object_of(self._patiently("/jetspec/profile", body), "/jetspec/profile")
+
     def score(self, input_ids: Sequence[int], start: int, top_k: int) -> tuple[str, list[Score]] | None:
         """Teacher-force ids in one forward.
 

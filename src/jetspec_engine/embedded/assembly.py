@@ -26,6 +26,7 @@ from jetspec_engine.embedded.own_thread import run_apart
 from jetspec_engine.embedded.pages import PagePool
 from jetspec_engine.embedded.pair import AUTO_HEAD, PairStore, resolve_pair
 from jetspec_engine.embedded.target import DecoderTarget
+from jetspec_engine.embedded.traffic import round_bytes
 from jetspec_engine.errors import ConfigError, EngineError
 from jetspec_engine.models.config import DecoderConfig
 from jetspec_engine.models.tokenizer import ModelTokenizer
@@ -194,6 +195,7 @@ def describe(config: ServeConfig, models: Models, target: DecoderTarget) -> Mapp
         "target_path": str(models.folder),
         "num_threads": torch.get_num_threads(),
         "is_graph": False,
+        "round_bytes": round_bytes(models.config, models.head, target.dtype, target.state.num_bytes / target.num_slots),
         "notes": models.notes,
         **target.describe(),
     }

@@ -16,6 +16,7 @@ from jetspec_engine.embedded.counters import Counters, check_identities
 from jetspec_engine.embedded.intake import activate
 from jetspec_engine.embedded.jobs import Answer, JobQueue
 from jetspec_engine.embedded.prefix_cache import PrefixCache, RegionPool
+from jetspec_engine.embedded.profiling import profile_rounds
 from jetspec_engine.embedded.recording import record
 from jetspec_engine.embedded.request import ActiveRequest, check_ids
 from jetspec_engine.embedded.round import Parts, prefill, run_round
@@ -111,7 +112,8 @@ class EmbeddedEngine:
 
     def set_tree(self, tree: TreeConfig) -> TreeConfig:
         """Switch the tree and return it with its budget resolved. Raises BusyError, ConfigError."""
-        return self._jobs.ask(lambda: self._switch(tree))
+        self._config.check_tree(tree)
+        return self.run_idle("set_tree", lambda _: self._switch(tree))
 
     def score(self, input_ids: Sequence[int], start: int, top_k: int) -> list[PositionScore]:
         """Teacher-force ids in a fresh region and report positions ``start`` on; runs between two rounds.
@@ -127,8 +129,15 @@ class EmbeddedEngine:
 
     def record(self, request: GenerateRequest, width: int) -> Recording:
         """Decode plainly and keep ``width`` candidates a depth at every token; see ``protocol.CompletionEngine``."""
-        active = self._activate(request, lambda _: None)
-        return self._jobs.ask(lambda: self._record(active, TreeConfig(width=width, budget=None)))
+        active, tree = self._activate(request, lambda _: None), TreeConfig(width=width, budget=None)
+        cache = self._scheduler.cache
+        return self.run_idle("record", lambda _: record(active, self._parts_for(tree), cache, lambda: self._is_closing))
+
+    def profile(self, request: GenerateRequest, num_rounds: int) -> Mapping[str, Any]:
+        """Profile a request's rounds with the tree as it is; see ``protocol.CompletionEngine``."""
+        active, sizes = self._activate(request, lambda _: None), self._facts.get("round_bytes")
+        how: Any = {"num_rounds": num_rounds, "sizes": sizes, "should_stop": lambda: self._is_closing}
+        return self.run_idle("profile", lambda _: profile_rounds(active, self._parts, self._scheduler.cache, **how))
 
     def info(self) -> Mapping[str, Any]:
         """Say what runs; ``notes`` holds what a user should be told once."""
@@ -154,7 +163,9 @@ class EmbeddedEngine:
         """Run a small job on the engine's thread with the target; ``operation`` names it. Raises BusyError."""
 
         def run() -> Answer:
-            self._check_idle(operation)
+            count = len(self._scheduler.requests())
+            if count:
+                raise BusyError(f"{operation}: {count} requests are running or waiting, expected an idle engine")
             return job(self._target)
 
         return self._jobs.ask(run)
@@ -207,8 +218,10 @@ class EmbeddedEngine:
             return not self._is_closing
 
     def _step(self) -> None:
-        """Admit, prefill one chunk, run one round."""
-        self._sweep_aborted()
+        """End what was aborted, admit, prefill one chunk, run one round."""
+        for request in self._scheduler.requests():
+            if request.is_aborted:
+                request.end(FinishReason(kind="abort", message="aborted"))
         self._scheduler.admit(self._parts)
         waiting_for_prefill = self._scheduler.prefilling()
         if waiting_for_prefill is not None:
@@ -217,11 +230,6 @@ class EmbeddedEngine:
         if decoding:
             run_round(decoding, self._parts)
             self._counters.add("eager_rounds")
-
-    def _sweep_aborted(self) -> None:
-        for request in self._scheduler.requests():
-            if request.is_aborted:
-                request.end(FinishReason(kind="abort", message="aborted"))
 
     def _deliver(self) -> None:
         """Settle what has ended, then tell everyone: who hears of an end finds the memory returned."""
@@ -263,8 +271,6 @@ class EmbeddedEngine:
     # ------------------------------------------------------------------------------------------ jobs
 
     def _switch(self, tree: TreeConfig) -> TreeConfig:
-        self._config.check_tree(tree)
-        self._check_idle("set_tree")
         self._parts = self._parts_for(tree)
         return TreeConfig.from_mapping({**tree.to_mapping(), "budget": self._parts.budget})
 
@@ -277,17 +283,8 @@ class EmbeddedEngine:
         finally:
             self._scheduler.cache.free(region)
 
-    def _record(self, active: ActiveRequest, tree: TreeConfig) -> Recording:
-        self._check_idle("record")
-        return record(active, self._parts_for(tree), self._scheduler.cache, lambda: self._is_closing)
-
     def _activate(self, request: GenerateRequest, on_event: Callable[[StepEvent], None]) -> ActiveRequest:
         return activate(request, on_event, self.tokenizer, self._target.vocab_size, self.max_seq_len)
-
-    def _check_idle(self, operation: str) -> None:
-        count = len(self._scheduler.requests())
-        if count:
-            raise BusyError(f"{operation}: {count} requests are running or waiting, expected an idle engine")
 
     def _parts_for(self, tree: TreeConfig) -> Parts:
         self._config.check_tree(tree)

@@ -52,7 +52,7 @@ class ServerContext:
 
     def info(self) -> dict[str, Any]:
         """Return what runs: the engine's own document, how requests are decoded, and which extra routes there are."""
-        return {**self.engine.info(), "sampling": SAMPLING_NOTE, "offers": ["record"]}
+        return {**self.engine.info(), "sampling": SAMPLING_NOTE, "offers": ["record", "profile"]}
 
     async def encode(self, text: str, field_name: str) -> list[int]:
         """Encode a raw prompt.

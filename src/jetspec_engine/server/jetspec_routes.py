@@ -1,6 +1,6 @@
-"""JetSpec's own routes: the tree at run time, teacher forcing, recordings, and text to ids and back.
+"""JetSpec's own routes: the tree at run time, teacher forcing, recordings, profiles, and text to ids and back.
 
-Knows the engine's tree, score, record and tokenizer calls. The gate and the sweep stand on these.
+Knows the engine's tree, score, record, profile and tokenizer calls. The gate and the sweep stand on these.
 """
 
 import asyncio
@@ -17,6 +17,7 @@ from jetspec_engine.server.error_replies import error_reply, message_of
 from jetspec_engine.server.schema_jetspec import (
     DetokenizeBody,
     ExamineBody,
+    ProfileBody,
     RecordBody,
     RenderBody,
     ScoreBody,
@@ -80,6 +81,18 @@ async def examine(body: ExamineBody, context: Context) -> Response:
     except UnavailableError as failure:
         return error_reply(501, message_of(failure))
     return Response(content, media_type="application/octet-stream")
+
+
+@router.post("/profile", summary="Decode a prompt and profile its rounds")
+async def profile(body: ProfileBody, context: Context) -> Response:
+    """Answer with seconds by phase and kernel, the memory floor and a trace; 409 while requests run."""
+    # Long enough for every round to emit all it can; the context cuts it.
+    sampling = SamplingParams(max_new_tokens=context.max_seq_len, ignore_eos=True)
+    request = GenerateRequest(request_id=new_id("profile_"), input_ids=tuple(body.input_ids), sampling=sampling)
+    try:
+        return JsonReply(await asyncio.to_thread(context.engine.profile, request, body.num_rounds))
+    except BusyError as failure:
+        return error_reply(409, message_of(failure))
 
 
 @router.post("/render", summary="Turn a prompt into token ids")

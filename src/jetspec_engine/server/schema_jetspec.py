@@ -64,6 +64,15 @@ class DetokenizeBody(BaseModel):
     skip_special_tokens: bool = False
 
 
+class ProfileBody(BaseModel):
+    """A prompt whose rounds are profiled, to the end of the context or until both passes are done."""
+
+    model_config = ConfigDict(strict=True, extra="forbid", title="Profile")
+
+    input_ids: Annotated[list[TokenId], Field(min_length=1)]
+    num_rounds: Annotated[int, Field(ge=1, le=1000)] = Field(20, description="Rounds of each pass.")
+
+
 class RecordBody(BaseModel):
     """A prompt to answer plainly, keeping what the drafter offers at every token."""
 

@@ -61,7 +61,7 @@ class Prediction:
                 derive_against_plain(guess, measured.get("plain"))
                 found.append(guess)
             else:
-                found.append({**cell, "predicted": _held_against(guess, cell)})
+                found.append({**cell, "predicted": _held_against(guess, self._replayed[arm], cell)})
         return found
 
     def to_mapping(self, cells: Iterable[Cell]) -> dict[str, Any]:
@@ -125,15 +125,23 @@ def _speedup(replayed: Sequence[Replayed], times: RunTimes) -> float:
     return linear / sum(times.tree_s(each) for each in replayed)
 
 
-def _held_against(guess: Cell, cell: Cell) -> dict[str, Any]:
-    """Return what was expected of a measured cell, and how far off it was."""
+def _held_against(guess: Cell, replayed: Sequence[Replayed], cell: Cell) -> dict[str, Any]:
+    """Return what was expected of a measured cell, and how far off it was; speeds once every prompt was measured."""
+    is_whole = all(each.prompt_id in cell["by_prompt"] for each in replayed)
     expected = guess["tok_s"] and guess["tok_s"]["value"]
     found = cell["tok_s"] and cell["tok_s"]["value"]
-    passes = sum(cell["accept_histogram"]) // max(1, sum(guess["accept_histogram"]))
     return {
         "accept_length": guess["accept_length"],
-        "is_accept_exact": cell["accept_histogram"] == [passes * count for count in guess["accept_histogram"]],
+        "is_accept_exact": all(_has_same_rounds(each, cell["by_prompt"].get(each.prompt_id)) for each in replayed),
         "tok_s": expected,
-        "tok_s_error": expected / found - 1 if expected and found else None,
+        "tok_s_error": expected / found - 1 if expected and found and is_whole else None,
         "speedup": guess["against"]["linear"]["speedup"]["value"] if guess["against"] else None,
     }
+
+
+def _has_same_rounds(each: Replayed, sums: Sequence[float] | None) -> bool:
+    """Whether live tokens and rounds, summed over all passes, are the replayed ones; True while there are none."""
+    if sums is None:
+        return True
+    tokens, rounds = sums[:2]
+    return tokens * (1 + len(each.rounds)) == rounds * each.num_emitted_tokens
