@@ -1,0 +1,90 @@
+"""Compile every kernel of the SGLang backend for a Hopper GPU, which takes none: ``python -m support.compile_kernels``.
+
+The interpreter accepts what the compiler refuses. Prints a line a kernel: name, dtype, bytes of shared memory.
+"""
+
+import sys
+
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from jetspec_engine.sglang_backend import list_attention
+from jetspec_engine.sglang_backend.kernels import (
+    accept_walk,
+    build_trees,
+    lay_out,
+    move_rows,
+    top_candidates,
+    verify_attention,
+)
+
+TARGET = GPUTarget("cuda", 90, 32)
+# Types of the pointers, by argument name; "x" is the dtype of queries, keys and values.
+POINTERS = {
+    "query keys values out": "x",
+    "indptr indices starts lengths firsts slots depths": "*i64",
+    "anchors tokens parents ids out_tokens out_parents out_depths out_count target_ids counts bonus": "*i64",
+    "first_child next_sibling positions addresses words strides": "*i64",
+    "tops weights partial logprobs out_logprobs sums": "*fp32",
+    "settings": "*fp64",
+    "path bounds caps": "*i32",
+    "out_valid mask": "*i1",
+    "logits": "*bf16",
+}
+TYPES = {name: kind for names, kind in POINTERS.items() for name in names.split()}
+
+
+def compile_one(kernel, dtype, constants, overrides=None, **options):
+    """Compile with these constants for queries of this dtype, or raise; overrides are types by argument name."""
+    known = {**TYPES, "scale": "fp32", **(overrides or {})}
+    signature, fixed, hints = {}, {}, {}
+    for place, name in enumerate(kernel.arg_names):
+        kind = known.get(name, "i32").replace("x", f"*{dtype}")
+        if name in constants:
+            signature[name], fixed[place,] = "constexpr", constants[name]
+            continue
+        signature[name] = kind
+        if kind.startswith("*") or name.endswith(("_slot", "_head")):
+            hints[place,] = [["tt.divisibility", 16]]
+    options = {"enable_fp_fusion": False, **options}
+    return triton.compile(ASTSource(kernel, signature, fixed, hints), target=TARGET, options=options)
+
+
+def attention_cases():
+    """Both halves of verify attention, in the shapes they run in."""
+    for dtype, group, width, windowed in (("bf16", 4, 128, False), ("fp16", 3, 64, True), ("fp32", 3, 64, False)):
+        tiles = verify_attention.FLOAT_TILES if dtype == "fp32" else verify_attention.HALF_TILES
+        shape = {"GROUP": group, "WIDTH": width, "BLOCK": tiles.block, "WINDOWED": windowed, "HAS_FIRST": windowed}
+        yield (
+            verify_attention._prefix, dtype, {**shape, "ROWS": tiles.prefix_rows}, None,
+            {"num_warps": tiles.prefix_warps, "num_stages": tiles.stages},
+        )  # fmt: skip
+        yield (
+            verify_attention._tail, dtype, {**shape, "ROWS": tiles.tail_rows, "SPLITS": 32}, None,
+            {"num_warps": tiles.tail_warps, "num_stages": 1},
+        )  # fmt: skip
+        yield list_attention._attend, dtype, {"GROUP": group, "ROWS": 16, "WIDTH": width, "BLOCK": 64}, None, {}
+
+
+def tree_cases():
+    """The kernels around the trees."""
+    levels = {"values": "*fp64"}
+    for nodes, warps in ((64, 1), (1024, 4)):
+        shape = {"NODES": nodes, "DEPTHS": 16, "WIDTHS": 8}
+        yield build_trees._grow, "", shape, levels, {"num_warps": warps}
+        yield accept_walk._walk, "", {"NODES": nodes, "PATH": 16}, {"path": "*i64"}, {"num_warps": warps}
+    yield lay_out._lay_out, "", {"NODES": 64, "PATH": 16, "ROWS": lay_out.ROWS}, None, {}
+    yield move_rows._move, "", {"PATH": 16, "CHUNK": move_rows.CHUNK}, {"path": "*i64"}, {}
+    yield top_candidates._best_of_chunk, "", {"CHUNK": top_candidates.CHUNK}, {"keys": "*i64"}, {}
+    yield top_candidates._best_of_all, "", {"CHUNKS": 128, "KEYS": 1024}, {"keys": "*i64"}, {}
+
+
+def main() -> None:
+    for kernel, dtype, constants, overrides, options in (*attention_cases(), *tree_cases()):
+        compiled = compile_one(kernel, dtype, constants, overrides, **options)
+        sys.stdout.write(f"{kernel.fn.__name__} {dtype} shared {compiled.metadata.shared}\n")
+
+
+if __name__ == "__main__":
+    main()
