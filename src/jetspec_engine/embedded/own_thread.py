@@ -7,6 +7,7 @@ the hundreds of sections in a forward then begins with a system call. Measured o
 kept its own.
 """
 
+import ctypes
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -19,7 +20,8 @@ def run_apart(work: Callable[[], Answer]) -> Answer:
     """Run the work on a new thread, wait for it, and return what it returned or raise what it raised.
 
     Args:
-        work: takes nothing. Thread-local settings of the caller, as torch's inference mode, do not reach it.
+        work: takes nothing. It is interrupted when the caller is. Thread-local settings of the caller, as torch's
+            inference mode, do not reach it.
     """
     future: Future[Answer] = Future()
 
@@ -29,9 +31,19 @@ def run_apart(work: Callable[[], Answer]) -> Answer:
         except BaseException as error:
             future.set_exception(error)
 
-    # A daemon, so that an interrupted program need not wait for it.
     thread = threading.Thread(target=run, name="jetspec-load", daemon=True)
-    thread.start()
-    answer = future.result()
-    thread.join()
-    return answer
+    try:
+        thread.start()
+        return future.result()
+    finally:
+        # Ctrl-C reaches the caller alone. A thread still inside C++ when Python ends takes the process down with it.
+        if thread.is_alive() and not future.done():
+            interrupt(thread)
+        if thread.ident is not None:
+            thread.join()
+
+
+def interrupt(thread: threading.Thread) -> None:
+    """Raise KeyboardInterrupt in a thread at its next step of Python code; native code ends its step first."""
+    ident = ctypes.c_ulong(thread.ident or 0)
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(KeyboardInterrupt))
