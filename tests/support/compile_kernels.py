@@ -55,7 +55,8 @@ def attention_cases():
     """Both halves of verify attention, in the shapes they run in."""
     for dtype, group, width, windowed in (("bf16", 4, 128, False), ("fp16", 3, 64, True), ("fp32", 3, 64, False)):
         tiles = verify_attention.FLOAT_TILES if dtype == "fp32" else verify_attention.HALF_TILES
-        shape = {"GROUP": group, "WIDTH": width, "BLOCK": tiles.block, "WINDOWED": windowed, "HAS_FIRST": windowed}
+        shape = {"GROUP": group, "WIDTH": width, "BLOCK": tiles.block, "WINDOWED": windowed, "HAS_FIRST": windowed,
+                 "OVERLAP": dtype == "bf16"}  # fmt: skip
         yield (
             verify_attention._prefix, dtype, {**shape, "ROWS": tiles.prefix_rows}, None,
             {"num_warps": tiles.prefix_warps, "num_stages": tiles.stages},

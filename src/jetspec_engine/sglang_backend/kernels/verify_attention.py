@@ -36,6 +36,7 @@ class Tiles:
         tail_rows, tail_warps: likewise for a node's own blocks; at least 16 rows, of which a KV head's query heads
             are used. Where the shapes differ from the prefix's, the rows a warp multiplies must not.
         stages: of the prefix's loads.
+        overlap: start the tail's programs while the prefix's are at work (Hopper's dependent launch); same bits.
     """
 
     block: int = 64
@@ -44,6 +45,7 @@ class Tiles:
     tail_rows: int = 64
     tail_warps: int = 4
     stages: int = 2
+    overlap: bool = False
 
 
 HALF_TILES = Tiles()
@@ -75,7 +77,7 @@ def _prefix(  # type: ignore[no-untyped-def]  # noqa: PLR0917 a kernel is called
     nodes, tiles, splits, rows_all, heads,
     key_slot, key_head, value_slot, value_head,
     GROUP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, WINDOWED: tl.constexpr,
-    HAS_FIRST: tl.constexpr,
+    HAS_FIRST: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """One piece of the prefix for a tile of a KV head's node-head pairs."""
     kv_head = tl.program_id(0) // tiles
@@ -89,6 +91,8 @@ def _prefix(  # type: ignore[no-untyped-def]  # noqa: PLR0917 a kernel is called
         begin = tl.maximum(begin, tl.maximum(length - window, 0) // BLOCK * BLOCK)
     if begin >= end:
         return
+    if OVERLAP:
+        tl.extra.cuda.gdc_launch_dependents()
     listed = indices + tl.load(starts + request)
     if HAS_FIRST:
         listed -= tl.load(firsts + request)
@@ -123,7 +127,7 @@ def _tail(  # type: ignore[no-untyped-def]  # noqa: PLR0915, PLR0917 a kernel is
     nodes, splits, rows_all, path_width, heads,
     key_slot, key_head, value_slot, value_head,
     GROUP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
-    WINDOWED: tl.constexpr, HAS_FIRST: tl.constexpr,
+    WINDOWED: tl.constexpr, HAS_FIRST: tl.constexpr, OVERLAP: tl.constexpr,
 ):  # fmt: skip
     """A node's own blocks, after the pieces before them, for the query heads of a KV head."""
     row = tl.program_id(0)
@@ -147,6 +151,8 @@ def _tail(  # type: ignore[no-untyped-def]  # noqa: PLR0915, PLR0917 a kernel is
         begin = tl.maximum(length - window, 0) // BLOCK * BLOCK  # _prefix began there
         earliest = total - 1 - window
     piece = tl.sum((high <= whole).to(tl.int32), 0)  # the piece that the node's own blocks lie in
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()  # what follows reads what _prefix wrote
     top, weight, sums = empty(ROWS, WIDTH)
     for done in tl.range(tl.sum((high <= begin).to(tl.int32), 0), piece):
         where = done * piece_size
@@ -222,7 +228,7 @@ def verify_attention(
     firsts = prefix.lengths if prefix.firsts is None else prefix.firsts
     strides = (keys.stride(0), keys.stride(1), values.stride(0), values.stride(1))
     options = {"GROUP": group, "WIDTH": width, "BLOCK": shape.block, "WINDOWED": window >= 0,
-               "HAS_FIRST": prefix.firsts is not None, "enable_fp_fusion": False}  # fmt: skip
+               "HAS_FIRST": prefix.firsts is not None, "OVERLAP": shape.overlap, "enable_fp_fusion": False}  # fmt: skip
     scaled = scale * LOG2_E
     _prefix[(count * kv_heads, splits, requests)](
         query, keys, values, prefix.indices, prefix.starts, prefix.lengths, firsts, depths,
@@ -235,6 +241,6 @@ def verify_attention(
         slots, path, depths, scratch.bounds, scratch.top, scratch.weight, scratch.sums, scaled, window,
         nodes, splits, scratch.top.shape[1], path.shape[-1], heads, *strides,
         ROWS=max(shape.tail_rows, triton.next_power_of_2(group)), SPLITS=triton.next_power_of_2(splits),
-        num_warps=shape.tail_warps, num_stages=1, **options,
+        num_warps=shape.tail_warps, num_stages=1, **options, **({"launch_pdl": True} if shape.overlap else {}),
     )  # fmt: skip
     return out
