@@ -16,6 +16,7 @@ if not torch.cuda.is_available():
     if tuple(map(int, numpy.__version__.split(".")[:2])) >= (2, 4):
         pytest.skip("the interpreter needs numpy below 2.4", allow_module_level=True)
 
+from jetspec_engine.errors import EngineError  # noqa: E402
 from jetspec_engine.sglang_backend.kernels.verify_attention import (  # noqa: E402
     NO_WINDOW,
     Prefix,
@@ -29,6 +30,7 @@ DEVICE = "cuda" if IS_CUDA else "cpu"
 LENGTH, SIBLINGS, PATH = (700, 12, 9) if IS_CUDA else (190, 3, 6)
 SHAPES = [(6, 2, 64), (4, 4, 64), (32, 8, 128)] if IS_CUDA else [(3, 1, 16)]
 DTYPES = [torch.float32, torch.float16, torch.bfloat16] if IS_CUDA else [torch.float32, torch.float16]
+MOST = 1 + (PATH - 1) * SIBLINGS  # nodes of a tree
 # Small pieces, so that short texts cross many cuts.
 SMALL = None if IS_CUDA else Tiles(block=32, prefix_rows=16, prefix_warps=4, tail_rows=16)
 
@@ -49,7 +51,7 @@ class Text:
         self.query = normal(self.count, heads, width)
         self.shape, self.scale = shape, width**-0.5
         self.scratch = VerifyScratch.allocate(
-            rows=64, heads=heads, width=width, max_context=LENGTH + PATH, device=DEVICE, first=64
+            rows=2 * MOST, heads=heads, width=width, max_context=LENGTH + PATH, device=DEVICE, first=64
         )
 
 
@@ -171,7 +173,13 @@ def test_cuts_grow_with_their_position_and_end_on_blocks():
     sizes = [high - low for low, high in pairwise(bounds)]
     assert bounds[0] == 0
     assert bounds[-1] >= 40_960 > bounds[-2]
-    assert all(size % 256 == 0 and size <= max(256, low // 4) for size, low in zip(sizes, bounds, strict=False))
-    assert len(sizes) < 30
+    assert all(size % 128 == 0 and size <= max(128, low // 4) for size, low in zip(sizes, bounds, strict=False))
+    assert len(sizes) < 35
     # A longer context moves no cut.
     assert split_bounds(131_072)[: len(bounds)] == bounds
+
+
+def test_more_nodes_than_the_scratch_holds_are_refused():
+    text = Text(5, SHAPES[0], torch.float32)
+    with pytest.raises(EngineError, match="expected at most the scratch's"):
+        verify(text, [(1, list(range(1, 2 * MOST + 2)), [-1] * (2 * MOST + 1))])

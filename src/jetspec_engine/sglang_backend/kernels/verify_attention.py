@@ -19,6 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from jetspec_engine.errors import EngineError
 from jetspec_engine.sglang_backend.kernels.softmax_state import absorb, empty, merge
 from jetspec_engine.sglang_backend.kernels.verify_scratch import VerifyScratch
 
@@ -39,12 +40,12 @@ class Tiles:
         overlap: start the tail's programs while the prefix's are at work (Hopper's dependent launch); same bits.
     """
 
-    block: int = 64
-    prefix_rows: int = 128
-    prefix_warps: int = 8
-    tail_rows: int = 64
-    tail_warps: int = 4
-    stages: int = 2
+    block: int = 32
+    prefix_rows: int = 64
+    prefix_warps: int = 4
+    tail_rows: int = 16
+    tail_warps: int = 1
+    stages: int = 3
     overlap: bool = False
 
 
@@ -217,8 +218,13 @@ def verify_attention(
 
     Returns:
         ``out``. A node's bits depend on its query, its list of keys and the tiles only. No host sync, no allocation.
+
+    Raises:
+        EngineError: more nodes than the scratch has rows.
     """
     requests, nodes = slots.shape
+    if requests * nodes > scratch.top.shape[1]:
+        raise EngineError(f"verify: {requests} x {nodes} nodes, expected at most the scratch's {scratch.top.shape[1]}")
     heads, width = query.shape[1:]
     kv_heads = keys.shape[1]
     group = heads // kv_heads

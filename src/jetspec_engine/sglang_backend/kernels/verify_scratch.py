@@ -11,7 +11,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-FIRST = 256
+FIRST = 128
 FINER = 4
 
 
