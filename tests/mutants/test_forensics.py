@@ -9,7 +9,7 @@ import pytest
 from jetspec_cli.gating.between import first_differing
 from jetspec_cli.gating.records import MISMATCH, Comparison, Record
 from jetspec_cli.gating.runner import Runner
-from jetspec_cli.gating.self_test_checks import record_texts
+from jetspec_cli.gating.self_test_checks import record_expected
 from jetspec_cli.gating.self_test_client import EngineClient
 from jetspec_cli.gating.sides import Sides
 from jetspec_cli.gating.spec import GateSpec
@@ -51,7 +51,7 @@ def gate(mutant: str | None, *, dtype: str = "float32", oracle: str = "linear") 
     kit = registry.self_test()
     found = next((one for one in kit.mutants if one.name == mutant), None)
     with kit.open(None, dtype) as bench:
-        texts = record_texts(kit, bench).texts
+        texts = record_expected(kit, bench).texts
     kept = Kept()
     with kit.open(found, dtype) as bench:
         bench.record(texts)

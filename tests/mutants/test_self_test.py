@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from jetspec_cli.app import app
 from jetspec_cli.gating import self_test
 from jetspec_cli.gating.self_test import KILLED, NOT_APPLICABLE, needed_checks, run_self_test
-from jetspec_cli.gating.self_test_checks import CHECKS, Trial, record_texts
+from jetspec_cli.gating.self_test_checks import CHECKS, Trial, record_expected
 from jetspec_cli.reporting.self_test_text import self_test_text
 from jetspec_engine import registry
 
@@ -101,7 +101,7 @@ class Blind(Trial):
 def test_the_drafter_is_given_trees_with_deep_and_late_paths() -> None:
     kit = registry.self_test()
     with kit.open(None, "float32") as bench:
-        expected = record_texts(kit, bench)
+        expected = record_expected(kit, bench)
         trial = Trial(kit, bench, expected)
         assert list(trial.catches()) == []
     histograms = [run.accept_histogram or () for (_, side), run in expected.runs.items() if side.startswith("W3")]

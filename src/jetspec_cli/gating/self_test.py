@@ -11,7 +11,8 @@ from dataclasses import asdict
 from typing import Any
 
 from jetspec_cli import environment, exit_codes
-from jetspec_cli.gating.self_test_checks import CHECKS, Catch, Expectation, Trial, record_texts
+from jetspec_cli.gating.probes import Catch
+from jetspec_cli.gating.self_test_checks import CHECKS, Expectation, Trial, record_expected
 from jetspec_engine import __version__, registry
 
 SCHEMA_VERSION = 1
@@ -67,7 +68,7 @@ def _try_healthy(kit: Any) -> tuple[dict[str, Expectation], list[Catch]]:
     caught: list[Catch] = []
     for dtype in sorted({mutant.dtype for mutant in kit.mutants}):
         with kit.open(None, dtype) as bench:
-            expected[dtype] = record_texts(kit, bench)
+            expected[dtype] = record_expected(kit, bench)
         # Twice: the first trial is what is expected, the second has to meet it.
         for _ in range(2):
             with kit.open(None, dtype) as bench:

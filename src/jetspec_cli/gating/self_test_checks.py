@@ -4,29 +4,24 @@ A gate run flushes the cache and decodes one prompt after the other, so faults o
 stops and of memory need checks of their own. Knows no mutant: it looks at an engine through its client.
 """
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from jetspec_cli.gating import checks, records
-from jetspec_cli.gating.compare import first_difference, first_position
+from jetspec_cli.gating.probes import Catch, Probes, record_texts
 from jetspec_cli.gating.records import Comparison, Fault, Record
 from jetspec_cli.gating.runner import Runner
 from jetspec_cli.gating.self_test_client import EngineClient
-from jetspec_cli.gating.self_test_ends import end_cases, minimum_case
 from jetspec_cli.gating.sides import Sides
 from jetspec_cli.gating.spec import ORACLES, GateSpec
 from jetspec_cli.prompts import Prompt
 from jetspec_cli.serving.generation import Generation
-from jetspec_engine.config import PLAIN
 from jetspec_engine.errors import EngineError
 
 # The float64 reference has to agree with float32 logits to this many nats.
 REFERENCE_TOLERANCE = 2e-3
-# Of the requests that only look at one property; the gate's own go on for longer.
-BRIEF = 24
 CHECKS = {
     "comparison": "tree against the linear and the greedy oracle: ids, text, finish",
     "teacher_forced": "every token is the target's argmax",
@@ -41,16 +36,6 @@ CHECKS = {
     "concurrency": "requests decoded together give their solo texts",
     "pages": "all pages come back",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class Catch:
-    """A check that failed: at which prompt and at which emitted token, where it can say."""
-
-    check: str
-    prompt: str
-    token: int | None
-    detail: str
 
 
 @dataclass(kw_only=True)
@@ -81,11 +66,17 @@ class Trial:
         self._prompts = {name: Prompt(prompt_id=name, input_ids=ids) for name, ids in kit.prompts.items()}
         self._solo: dict[str, Generation] = {}
         bench.record(expected.texts)
+        self._probes = Probes(
+            client=self.client, tree=kit.tree, prompts=kit.prompts, texts=expected.texts, spell=self._spell,
+            special_ids=kit.special_ids, acceptance=self._acceptance,
+        )  # fmt: skip
 
     def catches(self) -> Iterator[Catch]:
         """Run the checks, the gate's own first, and yield what they catch as they go."""
+        probes = self._probes
         phases: Sequence[Callable[[], Iterator[Catch]]] = (
-            self._gate, self._reference, self._bits, self._ends, self._cache, self._concurrency, self._pages,
+            self._gate, probes.work, self._reference, probes.bits, probes.ends, probes.cache, self._concurrency,
+            probes.pages,
         )  # fmt: skip
         for phase in phases:
             try:
@@ -112,7 +103,6 @@ class Trial:
                     if run.role == "candidate":
                         self._solo[run.prompt_id] = run.generation
                     yield from self._acceptance(run.prompt_id, run.label, run.generation)
-        yield from self._work()
 
     def _acceptance(self, prompt: str, side: str, run: Generation) -> Iterator[Catch]:
         healthy = self._expected.runs.setdefault((prompt, side), run)
@@ -120,15 +110,6 @@ class Trial:
         if healthy.token_ids == run.token_ids and healthy.num_rounds != run.num_rounds:
             detail = f"{side}: {run.num_rounds} rounds, the healthy engine takes {healthy.num_rounds}"
             yield Catch(check="acceptance", prompt=prompt, token=None, detail=detail)
-
-    def _work(self) -> Iterator[Catch]:
-        for prompt, rounds, forwards in self.client.work:
-            chunks = math.ceil(len(self._kit.prompts[prompt]) / self._kit.prefill_chunk)
-            # The prompt's last chunk is the first round.
-            if forwards > rounds + chunks - 1:
-                detail = f"{forwards} forwards for {rounds} rounds and {chunks} prompt chunks"
-                yield Catch(check="work", prompt=prompt, token=None, detail=detail)
-                return
 
     # -------------------------------------------------------------------------------------------------- numbers
 
@@ -147,95 +128,17 @@ class Trial:
                     yield Catch(check="reference", prompt=name, token=position, detail=detail)
                     break
 
-    def _bits(self) -> Iterator[Catch]:
-        for name, ids in self._kit.prompts.items():
-            sides = []
-            for tree in (PLAIN, self._kit.tree):
-                answer = self._submit(ids, tree, top_k=3, ignore_eos=True)
-                answer.generation()
-                sides.append(answer.logprobs)
-            for position, (plain, drafted) in enumerate(zip(*sides, strict=False)):
-                if plain.token_id != drafted.token_id:
-                    break
-                if plain != drafted:
-                    detail = f"log-probability {plain.logprob!r} plain, {drafted.logprob!r} in a tree"
-                    yield Catch(check="bits", prompt=name, token=position, detail=detail)
-                    break
-
-    # -------------------------------------------------------------------------------------------------- ends
-
-    def _ends(self) -> Iterator[Catch]:
-        for name, ids in self._kit.prompts.items():
-            # The engine's own text: whether its tokens are right is another check's matter.
-            longest = len(self._expected.texts[ids]) - len(ids)
-            endless = self._submit(ids, PLAIN, max_new_tokens=longest, ignore_eos=True).generation().token_ids or ()
-            for case in end_cases(endless, self._kit.pieces, self._kit.special_ids):
-                run = self._submit(ids, self._kit.tree, ignore_eos=True, **case.options).generation()
-                position = first_position(case.ids, run.token_ids or ())
-                if position is not None or (case.text is not None and case.text != run.text):
-                    what = "text" if position is None else "token"
-                    detail = f"another {what} than plain rules give for {dict(case.options)}"
-                    yield Catch(check="ends", prompt=name, token=position, detail=detail)
-            options, minimum = minimum_case(endless)
-            run = self._submit(ids, self._kit.tree, ignore_eos=True, **options).generation()
-            emitted = run.token_ids or ()
-            if len(emitted) < minimum or set(options["stop_token_ids"]) & set(emitted[:minimum]):
-                detail = f"ended after {len(emitted)} tokens, min_new_tokens is {minimum}"
-                yield Catch(check="ends", prompt=name, token=len(emitted), detail=detail)
-
-    # -------------------------------------------------------------------------------------------------- company
-
-    def _cache(self) -> Iterator[Catch]:
-        for name, ids in self._kit.prompts.items():
-            text = self._expected.texts[ids]
-            branch = text[: len(ids) + 12]
-            other = (text[len(branch)] + 1) % len(self._kit.pieces)
-            # The first continues a cached text, which is taken over; the second leaves it, so its beginning is copied.
-            for way, longer in (("continued", branch), ("branched", (*branch, other, *ids[:2]))):
-                cold = self._submit(longer, self._kit.tree).generation()
-                # No hints for these prompts: here the head is on its own.
-                yield from self._acceptance(name, f"{way} text", cold)
-                self._submit(ids, self._kit.tree).generation()
-                warm = self._submit(longer, None).generation()
-                yield from _cache_catches(name, len(longer), cold, warm)
-
     def _concurrency(self) -> Iterator[Catch]:
-        self.client.set_tree(self._kit.tree)
-        self.client.flush_cache()
-        cap = self._kit.max_new_tokens
-        names = [name for name in self._kit.prompts if name in self._solo] * 3
-        answers = [(name, self.client.submit(self._kit.prompts[name], max_new_tokens=cap)) for name in names]
-        for name, answer in answers:
-            difference = first_difference(self._solo[name], answer.generation())
-            if difference is not None:
-                yield Catch(check="concurrency", prompt=name, token=difference.position, detail=difference.detail)
+        yield from self._probes.concurrency(self._solo, self._kit.max_new_tokens, 3)
 
-    def _pages(self) -> Iterator[Catch]:
-        self.client.flush_cache()
-        counters = self.client.counters()
-        free, total = counters["pages_free"], counters["pages_total"]
-        if free != total:
-            detail = f"{free:.0f} pages free on an idle engine, {total:.0f} there are"
-            yield Catch(check="pages", prompt="all", token=None, detail=detail)
-
-    def _submit(self, ids: Sequence[int], tree: Any, **options: Any) -> Any:
-        """Queue a request on an empty cache under a tree; None leaves tree and cache as they are."""
-        if tree is not None:
-            self.client.set_tree(tree)
-            self.client.flush_cache()
-        return self.client.submit(ids, **{"max_new_tokens": BRIEF, **options})
+    def _spell(self, ids: Sequence[int]) -> list[str]:
+        return ["" if token in self._kit.special_ids else self._kit.pieces[token] for token in ids]
 
 
-def record_texts(kit: Any, bench: Any) -> Expectation:
+def record_expected(kit: Any, bench: Any) -> Expectation:
     """Decode every prompt plainly past its end, and return the texts as what is expected."""
-    client, expected = EngineClient(bench, kit.pieces), Expectation()
-    client.set_tree(PLAIN)
-    for ids in kit.prompts.values():
-        client.flush_cache()
-        # Longer than any run, so that hints reach to the end.
-        answer = client.submit(ids, max_new_tokens=kit.max_new_tokens + 8, ignore_eos=True)
-        expected.texts[ids] = (*ids, *(answer.generation().token_ids or ()))
-    return expected
+    # Longer than any run, so that hints reach to the end.
+    return Expectation(texts=record_texts(EngineClient(bench, kit.pieces), kit.prompts, kit.max_new_tokens + 8))
 
 
 def _caught_by_gate(comparisons: Sequence[Comparison], faults: Sequence[Fault]) -> Iterator[Catch]:
@@ -250,14 +153,3 @@ def _caught_by_gate(comparisons: Sequence[Comparison], faults: Sequence[Fault]) 
         check = fault.check if fault.check in (checks.ACCOUNTING, checks.TEACHER_FORCED) else "requests"
         position = fault.report[0]["position"] if fault.report else None
         yield Catch(check=check, prompt=fault.prompt_id, token=position, detail=f"{fault.label}: {fault.detail}")
-
-
-def _cache_catches(name: str, length: int, cold: Generation, warm: Generation) -> Iterator[Catch]:
-    difference = first_difference(cold, warm)
-    if difference is not None:
-        yield Catch(check="cache", prompt=name, token=difference.position, detail=difference.detail)
-    elif not warm.num_cached_tokens:
-        yield Catch(check="cache", prompt=name, token=None, detail=f"nothing of {length} tokens was reused")
-    elif warm.num_rounds != cold.num_rounds:
-        detail = f"{warm.num_rounds} rounds with a cached prefix, {cold.num_rounds} without"
-        yield Catch(check="cache", prompt=name, token=None, detail=detail)

@@ -65,9 +65,6 @@ class EngineClient(ServerClient):
     Args:
         bench: the engine's, from ``registry.self_test().open``.
         pieces: each token id's letter.
-
-    Attributes:
-        work: of every ``generate``: the prompt's name, the rounds it reports, and the forwards the target ran.
     """
 
     def __init__(self, bench: Any, pieces: str) -> None:
@@ -75,7 +72,6 @@ class EngineClient(ServerClient):
         self.info: Mapping[str, Any] = bench.engine.info()
         self._bench, self._engine, self._pieces = bench, bench.engine, pieces
         self._names = itertools.count()
-        self.work: list[tuple[str, int, int]] = []
 
     def close(self) -> None:
         """Nothing to close: who opened the engine closes it."""
@@ -106,10 +102,7 @@ class EngineClient(ServerClient):
 
     def generate(self, prompt: Prompt, max_new_tokens: int) -> Generation:
         """Decode greedily. Raises EngineError."""
-        before = self._bench.num_forwards
-        made = self.submit(prompt.input_ids or (), max_new_tokens=max_new_tokens).generation()
-        self.work.append((prompt.prompt_id, made.num_rounds or 0, self._bench.num_forwards - before))
-        return made
+        return self.submit(prompt.input_ids or (), max_new_tokens=max_new_tokens).generation()
 
     def tokens_per_round(self, prompt: Prompt, max_new_tokens: int) -> tuple[tuple[int, ...], list[int] | None]:
         """Decode and return the ids and how many tokens came a round. Raises EngineError."""

@@ -65,7 +65,7 @@ class DecoderTarget:
         self.dtype, self.device = embedding.dtype, embedding.device
         self.vocab_size, self.hidden_size = config.vocab_size, config.hidden_size
         self.max_seq_len = config.max_position_embeddings if max_seq_len is None else max_seq_len
-        self.num_slots, self.taps = num_slots, tuple(taps)
+        self.num_slots, self.taps, self.num_forwards = num_slots, tuple(taps), 0
         self._max_nodes = max_nodes
         check_integer("num_slots", num_slots, 1, 1 << 40)
         check_integer("max_seq_len", self.max_seq_len, 1, config.max_position_embeddings)
@@ -113,6 +113,7 @@ class DecoderTarget:
             EngineError: an item that does not fit its region or the context, or a tree that is none; no state is
                 written then.
         """
+        self.num_forwards += 1
         for item in items:
             self._check(item)
         with strict_precision():

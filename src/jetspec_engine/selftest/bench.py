@@ -37,17 +37,6 @@ PROMPTS: Mapping[str, tuple[int, ...]] = {
 }
 
 
-class CountedTarget(DecoderTarget):
-    """A target that counts its forwards."""
-
-    num_forwards = 0
-
-    def verify(self, items: Any) -> Any:
-        """Run one forward."""
-        self.num_forwards += 1
-        return super().verify(items)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Bench:
     """A running engine.
@@ -60,13 +49,7 @@ class Bench:
 
     engine: EmbeddedEngine
     dtype: str
-    target: CountedTarget
     drafter: Any
-
-    @property
-    def num_forwards(self) -> int:
-        """Target forwards so far, prefill and scoring included."""
-        return self.target.num_forwards
 
     def examine(self, question: Mapping[str, Any]) -> bytes:
         """Decode a prompt again under observation; a safetensors file, as ``POST /jetspec/examine`` answers."""
@@ -133,7 +116,7 @@ def _running(dtype: str) -> Iterator[Bench]:
     # Typed loosely, as the head drafter's sessions are narrower than the protocol's.
     drafter: Any
     with torch.inference_mode():
-        target = CountedTarget(tiny_pair.TARGET, weights, num_slots=num_slots, max_nodes=64, taps=tiny_pair.TAPS)
+        target = DecoderTarget(tiny_pair.TARGET, weights, num_slots=num_slots, max_nodes=64, taps=tiny_pair.TAPS)
         drafter = HintedDrafter(
             tiny_pair.draft_head(),
             tiny_pair.HEAD,
@@ -156,6 +139,6 @@ def _running(dtype: str) -> Iterator[Bench]:
         facts={"dtype": dtype, "target": "tiny", "head": "tiny"},
     )
     try:
-        yield Bench(engine=engine, dtype=dtype, target=target, drafter=drafter)
+        yield Bench(engine=engine, dtype=dtype, drafter=drafter)
     finally:
         engine.close()

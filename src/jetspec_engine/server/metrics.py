@@ -26,6 +26,7 @@ _HELP = {
     "rounds": "Target verify forwards, counted for each request.",
     "proposed_drafts": "Draft tokens verified.",
     "correct_drafts": "Draft tokens accepted.",
+    "target_forwards": "Target forwards: rounds of all requests together, prompt chunks, scoring.",
     "graph_rounds": "Rounds replayed from a captured graph.",
     "eager_rounds": "Rounds run without a graph.",
 }

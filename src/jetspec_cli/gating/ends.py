@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# No letter of the vocabulary, so a stop string that holds it is never complete.
-NEVER = "!"
+# A private-use character that no text holds, so a stop string with it is never complete.
+NEVER = "\ue000"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,15 +23,14 @@ class EndCase:
     text: str | None = None
 
 
-def end_cases(endless: Sequence[int], pieces: str, special_ids: Collection[int]) -> Iterator[EndCase]:
+def end_cases(endless: Sequence[int], shown: Sequence[str], special_ids: Collection[int]) -> Iterator[EndCase]:
     """Yield requests that end by cap, stop id and stop string, at several places.
 
     Args:
         endless: what is emitted when nothing ends the text, 40 tokens or more.
-        pieces: each id's letter.
+        shown: the letters that each of them adds to the text.
         special_ids: ids that are left out of the text.
     """
-    shown = ["" if token in special_ids else pieces[token] for token in endless]
     for cap in (7, 10):
         # The last letter could begin the stop string, so it is held back until the end.
         stop = (shown[cap - 1] or NEVER) + NEVER

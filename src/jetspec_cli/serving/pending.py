@@ -1,0 +1,80 @@
+"""Requests to our own server that run beside each other, with everything a probe may ask for: stops, log-probabilities.
+
+Knows the native route. Answers are waited for one by one; each request has a thread of its own.
+"""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from threading import Thread
+from typing import Any
+
+from jetspec_cli.serving.generation import Generation, from_native
+from jetspec_cli.serving.transport import Transport
+from jetspec_engine.errors import EngineError
+
+# SamplingParams fields that the native route spells alike.
+TokenLogprob = tuple[int, float | None, tuple[tuple[int, float | None], ...]]
+
+
+@dataclass(frozen=True)
+class Pending:
+    """One request on its way."""
+
+    body: Future[Mapping[str, Any]]
+
+    def generation(self) -> Generation:
+        """Wait for the end and return what was decoded. Raises EngineError."""
+        return from_native(self.body.result(), 0.0, has_our_counters=True)
+
+    @property
+    def logprobs(self) -> list[TokenLogprob]:
+        """Token, log-probability and top candidates of every emitted token; the request must have asked for them."""
+        meta = self.body.result()["meta_info"]
+        tops = meta.get("output_top_logprobs") or [()] * len(meta["output_token_logprobs"])
+        return [
+            (token, logprob, tuple((one[1], one[0]) for one in top))
+            for (logprob, token, _), top in zip(meta["output_token_logprobs"], tops, strict=True)
+        ]
+
+
+def submit(transport: Transport, ids: Sequence[int], top_k: int | None, sampling: Mapping[str, Any]) -> Pending:
+    """Send a request and return at once.
+
+    Args:
+        transport: to our own server.
+        ids: the prompt.
+        top_k: candidates reported a token; None for no log-probabilities.
+        sampling: fields of ``SamplingParams``.
+    """
+    body: dict[str, Any] = {
+        "input_ids": list(ids),
+        "sampling_params": {
+            "temperature": 0,
+            **{key: list(x) if isinstance(x, tuple) else x for key, x in sampling.items()},
+        },
+    }
+    if top_k is not None:
+        body |= {"return_logprob": True, "top_logprobs_num": top_k}
+    answer: Future[Mapping[str, Any]] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(transport.ask("POST", "/generate", body))
+        except EngineError as error:
+            answer.set_exception(error)
+        except BaseException as error:
+            answer.set_exception(EngineError(f"the request failed: {type(error).__name__}: {error}"))
+
+    Thread(target=ask, daemon=True).start()
+    return Pending(answer)
+
+
+def counters(transport: Transport) -> dict[str, float]:
+    """Return the server's metrics under the engine's names: ``pages_total``, ``pages_free`` and totals."""
+    found: dict[str, float] = {}
+    for line in transport.send("GET", "/metrics").text.splitlines():
+        name, _, value = line.partition(" ")
+        if name.startswith("jetspec_") and "{" not in name:
+            found[name.removeprefix("jetspec_").removesuffix("_total")] = float(value)
+    return found | ({"pages_total": found["pages"]} if "pages" in found else {})
