@@ -30,7 +30,7 @@ Head = Annotated[
 ]
 DrafterName = Annotated[
     str | None,
-    typer.Option("--drafter", help=f"head, or a stand-in: right, wrong, random.  [default: {SERVE.drafter}]"),
+    typer.Option("--drafter", help=f"head, or a stand-in: recall, random, right, wrong.  [default: {SERVE.drafter}]"),
 ]
 Device = Annotated[str | None, typer.Option("--device", help=f"auto, cpu, cuda or cuda:N.  [default: {SERVE.device}]")]
 PageSize = Annotated[int | None, typer.Option("--page-size", help=f"Slots per KV page.  [default: {SERVE.page_size}]")]

@@ -1,8 +1,9 @@
-"""One gate run from start to finish, over all dtypes, with whatever is done kept when it is interrupted or fails.
+"""One gate run from start to finish, over all targets and dtypes; what is done is kept when it is interrupted or fails.
 
 Knows nothing of output: a watcher is told what happens.
 """
 
+import itertools
 import signal
 import threading
 from collections import Counter
@@ -55,9 +56,10 @@ def execute(
     document = GateDocument(spec, prompts, command, datetime.now(UTC).isoformat(timespec="seconds"))
     try:
         with interruptible():
-            for dtype in spec.dtypes:
-                watcher.on_start(f"reaching {links.url}" if links.url else f"starting a server, dtype {dtype}")
-                with open_sides(spec, dtype, links, watcher.on_progress) as sides:
+            for target, dtype in itertools.product(spec.targets or ("",), spec.dtypes):
+                what = f"dtype {dtype}" + (f", target {target}" if target else "")
+                watcher.on_start(f"reaching {links.url}" if links.url else f"starting a server, {what}")
+                with open_sides(spec, target, dtype, links, watcher.on_progress) as sides:
                     run_prompts(sides, spec, prompts, document, watcher, url=links.url)
     except KeyboardInterrupt:
         return document.build(verdict.INTERRUPTED)

@@ -77,7 +77,7 @@ class Runner:
             tree = ORACLES[name] if self._sides.oracle.can_switch_tree else None
             oracles.append(OracleRuns(name=name, tree=tree, runs=self._decode(prompt, "oracle", name, tree)))
         for cell in self._sides.trees:
-            label = AS_STARTED if cell is None else tree_label(cell)
+            label = self._sides.label(AS_STARTED if cell is None else tree_label(cell))
             for run in self._decode(prompt, "candidate", label, cell):
                 for oracle in oracles:
                     self._record.comparisons.append(self._judge.compare(prompt, cell, run, oracle))

@@ -54,6 +54,7 @@ class Sides:
         process: the child that serves the candidate, or None for a given URL.
         trees: the cells to run; None among them means the tree the server was started with.
         dtype: of the candidate, as it says.
+        target: of the candidate where a run has several, else empty.
     """
 
     candidate: ServerClient
@@ -61,6 +62,11 @@ class Sides:
     process: ServerProcess | None
     trees: tuple[TreeConfig | None, ...]
     dtype: str
+    target: str = ""
+
+    def label(self, cell: str) -> str:
+        """Return what a cell is called in the results."""
+        return f"{self.target} {cell}" if self.target else cell
 
     def as_sent(self, client: ServerClient, prompt: Prompt) -> Prompt:
         """Return a prompt as a server is asked for it: in the other side's token ids where only that one tells them.
@@ -86,8 +92,13 @@ class Sides:
 
 
 @contextmanager
-def open_sides(spec: GateSpec, dtype: str, links: Links, on_progress: Callable[[str], None]) -> Iterator[Sides]:
-    """Reach or start the servers for one dtype; stop what was started and restore the trees of what was given.
+def open_sides(
+    spec: GateSpec, target: str, dtype: str, links: Links, on_progress: Callable[[str], None]
+) -> Iterator[Sides]:
+    """Reach or start the servers for one target and dtype.
+
+    What was started is stopped in the end, and the trees of what was given are restored. An empty target means the
+    spec's only one.
 
     Raises:
         ConfigError: a server cannot do what the spec asks.
@@ -96,7 +107,7 @@ def open_sides(spec: GateSpec, dtype: str, links: Links, on_progress: Callable[[
     with ExitStack() as stack:
         process = None
         if links.url is None:
-            process = stack.enter_context(_start(spec, dtype, links, on_progress))
+            process = stack.enter_context(_start(spec, target, dtype, links, on_progress))
         url = links.url or (process.url if process is not None else "")
         candidate = stack.enter_context(_connect(url, links))
         oracle = stack.enter_context(_connect(links.oracle_url, links)) if links.oracle_url else candidate
@@ -105,7 +116,7 @@ def open_sides(spec: GateSpec, dtype: str, links: Links, on_progress: Callable[[
             if client.can_switch_tree and (process is None or client is not candidate):
                 stack.callback(_restore, client, client.tree())
         actual = str(candidate.info.get("dtype") or dtype)
-        yield Sides(candidate=candidate, oracle=oracle, process=process, trees=trees, dtype=actual)
+        yield Sides(candidate=candidate, oracle=oracle, process=process, trees=trees, dtype=actual, target=target)
 
 
 def server_record(role: str, client: ServerClient, *, is_started: bool) -> dict[str, Any]:
@@ -115,8 +126,9 @@ def server_record(role: str, client: ServerClient, *, is_started: bool) -> dict[
     return {"role": role, "kind": client.kind, "url": None if is_started else client.url, "info": info}
 
 
-def _start(spec: GateSpec, dtype: str, links: Links, on_progress: Callable[[str], None]) -> ServerProcess:
-    settings = {**spec.server, "dtype": dtype, "cache_dir": str(environment.cache_dir())}
+def _start(spec: GateSpec, target: str, dtype: str, links: Links, on_progress: Callable[[str], None]) -> ServerProcess:
+    own = {"target": target} if target else {}
+    settings = {**spec.server, **own, "dtype": dtype, "cache_dir": str(environment.cache_dir())}
     config = options.serve_config(settings, spec.trees or (TreeConfig(),))
     return ServerProcess(options.server_arguments(config), api_key=links.api_key, on_progress=on_progress)
 
@@ -128,7 +140,7 @@ def _connect(url: str, links: Links) -> ServerClient:
 def _check(
     spec: GateSpec, dtype: str, candidate: ServerClient, oracle: ServerClient, *, is_given: bool
 ) -> tuple[TreeConfig | None, ...]:
-    if is_given and (spec.server or len(spec.dtypes) > 1):
+    if is_given and (spec.server or spec.targets or len(spec.dtypes) > 1):
         raise ConfigError(
             "options of a server to be started were given together with --url", hint="leave out one of them"
         )

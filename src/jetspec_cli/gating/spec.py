@@ -1,7 +1,8 @@
 """What a gate run compares: read from a gate file, overlaid with flags, checked once.
 
-A gate file is TOML: ``prompts``, ``oracles``, ``dtypes``, ``repeat``, ``max_new_tokens``, ``allow_near_ties``, a table
-``[tree]`` whose values may be lists (the grid is their product) and a table ``[server]``. Knows nothing of servers.
+A gate file is TOML: ``prompts``, ``oracles``, ``targets``, ``dtypes``, ``repeat``, ``max_new_tokens``,
+``allow_near_ties``, a table ``[tree]`` whose values may be lists (the grid is their product) and a table ``[server]``.
+Knows nothing of servers.
 """
 
 import itertools
@@ -35,6 +36,7 @@ class GateSpec:
         prompts: the prompts file.
         trees: cells of the grid; empty means the tree that a given server runs.
         oracles: linear, greedy, or both.
+        targets: one server is started for each, in each dtype; empty for the one target of ``server``.
         dtypes: one server is started for each; a given server has to run the only one listed, or auto.
         repeat: times every prompt is decoded, by oracle and tree alike.
         max_new_tokens: replaces the prompts' own caps; None keeps them.
@@ -45,6 +47,7 @@ class GateSpec:
     prompts: Path
     trees: tuple[TreeConfig, ...] = ()
     oracles: tuple[str, ...] = ("linear",)
+    targets: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("auto",)
     repeat: int = 1
     max_new_tokens: int | None = None
@@ -57,6 +60,8 @@ class GateSpec:
                 raise ConfigError(f"{name}: {', '.join(values) or 'empty'}, expected different names, at least one")
             for value in values:
                 check_choice(name, value, choices)
+        if len(set(self.targets)) != len(self.targets):
+            raise ConfigError(f"targets: {', '.join(self.targets)}, expected different names")
         check_integer("repeat", self.repeat, 1, 1000)
         if self.max_new_tokens is not None:
             check_integer("max_new_tokens", self.max_new_tokens, 1, 1_000_000)
@@ -77,7 +82,7 @@ class GateSpec:
         if not given.get("prompts"):
             raise ConfigError("no prompts file given", hint="jetspec gate --prompts prompts/10.jsonl")
         values = {key: value for key, value in given.items() if key not in ("tree", "prompts")}
-        for key in ("oracles", "dtypes"):
+        for key in ("oracles", "targets", "dtypes"):
             if key in values:
                 values[key] = tuple(_names(key, values[key]))
         if not isinstance(values.get("server", {}), Mapping):
@@ -90,6 +95,7 @@ class GateSpec:
             "prompts": str(self.prompts),
             "trees": [tree.to_mapping() for tree in self.trees],
             "oracles": list(self.oracles),
+            "targets": list(self.targets),
             "dtypes": list(self.dtypes),
             "repeat": self.repeat,
             "max_new_tokens": self.max_new_tokens,
@@ -103,7 +109,8 @@ def load_spec(gate_file: Path | None, flags: Mapping[str, Any]) -> GateSpec:
 
     Args:
         gate_file: TOML, or None for flags alone. Its ``prompts`` is relative to its own folder.
-        flags: what was given on the command line, in the file's shape; ``tree`` and ``server`` merge key by key.
+        flags: what was given on the command line, in the file's shape; ``tree`` and ``server`` merge key by key, and
+            a target given there is the only one.
 
     Raises:
         ConfigError: the file is missing, is not TOML, or a value is wrong.
@@ -113,6 +120,8 @@ def load_spec(gate_file: Path | None, flags: Mapping[str, Any]) -> GateSpec:
     for table in ("tree", "server"):
         if isinstance(given.get(table), Mapping):
             merged[table] = {**given[table], **flags.get(table, {})}
+    if "target" in flags.get("server", {}):
+        merged.pop("targets", None)
     return GateSpec.from_mapping(merged, where=str(gate_file or "flags"))
 
 

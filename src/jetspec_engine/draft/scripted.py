@@ -2,10 +2,10 @@
 
 A dictated *tree* cannot be said in candidates. Drafters of this module that know one offer, beside the protocol::
 
-    propose_trees(sessions, anchors, max_nodes, max_depths) -> list[DraftTree | None]
+    propose_trees(sessions, anchors, max_nodes, max_depths, width) -> list[DraftTree | None]
 
-A caller that finds the method asks it first, with the budget and each session's deepest useful draft; where it answers
-None, ``propose`` is asked as usual. Either of them, not both, uses up the session's round.
+A caller that finds the method asks it first, with the budget, each session's deepest useful draft and the tree's width;
+where it answers None, ``propose`` is asked as usual. Either of them, not both, uses up the session's round.
 Knows nothing of the target.
 """
 
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from jetspec_engine.config import check_integer, check_keys, check_range
+from jetspec_engine.draft.recall import RecallDrafter
 from jetspec_engine.draft.scripted_trees import comb, dictated_tree
 from jetspec_engine.draft.stand_in import NEVER, WHERE, Row, StandIn, StandInSession, decoys, read_ids
 from jetspec_engine.errors import ConfigError
@@ -88,7 +89,12 @@ class ReplayDrafter(StandIn):
         return rows
 
     def propose_trees(
-        self, sessions: Sequence[StandInSession], anchors: Sequence[int], max_nodes: int, max_depths: Sequence[int]
+        self,
+        sessions: Sequence[StandInSession],
+        anchors: Sequence[int],
+        max_nodes: int,
+        max_depths: Sequence[int],
+        width: int,  # noqa: ARG002  the tree is dictated whole
     ) -> list[DraftTree | None]:
         """Return combs over the recorded texts, or None per session when candidates are wanted."""
         if not self._is_comb:
@@ -163,7 +169,12 @@ class ScriptedDrafter(StandIn):
         return script if isinstance(script, list) else []
 
     def propose_trees(
-        self, sessions: Sequence[StandInSession], anchors: Sequence[int], max_nodes: int, max_depths: Sequence[int]
+        self,
+        sessions: Sequence[StandInSession],
+        anchors: Sequence[int],
+        max_nodes: int,
+        max_depths: Sequence[int],
+        width: int,  # noqa: ARG002  the tree is dictated whole
     ) -> list[DraftTree | None]:
         """Return this round's dictated trees, None for sessions whose round is candidates or past the script."""
         trees: list[DraftTree | None] = []
@@ -239,5 +250,6 @@ STAND_INS: dict[str, type[StandIn]] = {
     "wrong": WrongDrafter,
     "replay": ReplayDrafter,
     "random": RandomDrafter,
+    "recall": RecallDrafter,
     "scripted": ScriptedDrafter,
 }

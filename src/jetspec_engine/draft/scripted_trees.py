@@ -50,18 +50,23 @@ def dictated_tree(
     )
 
 
-def comb(right_tokens: Sequence[int], decoy_rows: Sequence[Sequence[int]]) -> tuple[list[int], list[int]]:
-    """Return parents and tokens of a tree whose right path takes the last child everywhere.
+def comb(
+    right_tokens: Sequence[int],
+    decoy_rows: Sequence[Sequence[int]],
+    younger_rows: Sequence[Sequence[int]] | None = None,
+) -> tuple[list[int], list[int]]:
+    """Return parents and tokens of a tree whose right path takes the last child everywhere, or an earlier one.
 
     Args:
         right_tokens: one per depth.
         decoy_rows: per depth, the leaves that stand before the right token.
+        younger_rows: per depth, the leaves that stand after it; none when left out.
     """
     parents: list[int] = []
     tokens: list[int] = []
     spine = 0
-    for right, row in zip(right_tokens, decoy_rows, strict=True):
-        parents.extend([spine] * (len(row) + 1))
-        tokens.extend([*row, right])
-        spine = len(tokens)
+    for right, row, younger in zip(right_tokens, decoy_rows, younger_rows or [()] * len(right_tokens), strict=True):
+        parents.extend([spine] * (len(row) + 1 + len(younger)))
+        tokens.extend([*row, right, *younger])
+        spine = len(tokens) - len(younger)
     return parents, tokens

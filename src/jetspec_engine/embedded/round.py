@@ -148,7 +148,7 @@ def draft(turns: Sequence[Turn], parts: Parts) -> None:
         dictate = getattr(parts.drafter, "propose_trees", None)
         if dictate is not None:
             depths = [turn.depth for turn in drafting]
-            trees = dictate(_sessions(drafting), _anchors(drafting), parts.budget, depths)
+            trees = dictate(_sessions(drafting), _anchors(drafting), parts.budget, depths, parts.tree.width)
             for turn, tree in zip(drafting, trees, strict=True):
                 turn.tree = tree
             drafting = [turn for turn in drafting if turn.tree is None]

@@ -30,6 +30,15 @@ def test_a_files_prompts_are_relative_to_it_and_flags_are_not(tmp_path):
     assert load(tmp_path, 'prompts = "p.jsonl"', prompts="q.jsonl").prompts == Path("q.jsonl")
 
 
+def test_several_targets_make_a_server_each_and_a_flag_names_the_only_one(tmp_path):
+    text = 'prompts = "p"\ntargets = ["a", "b"]\n[server]\ndrafter = "recall"\n'
+    assert load(tmp_path, text).targets == ("a", "b")
+    alone = load(tmp_path, text, server={"target": "c"})
+    assert (alone.targets, alone.server) == ((), {"drafter": "recall", "target": "c"})
+    with pytest.raises(ConfigError, match="targets: a, a, expected different names"):
+        load(tmp_path, text.replace('"b"', '"a"'))
+
+
 def test_R02_the_grid_is_the_product_of_its_lists(tmp_path):
     text = 'prompts = "p"\n[tree]\nwidth = [4, 7]\nbudget = [64, 128]\n'
     cells = [(tree.width, tree.budget) for tree in load(tmp_path, text).trees]

@@ -23,6 +23,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "replay": {"recordings": RECORDINGS, "rank": 2},
     "random": {"recordings": RECORDINGS, "seed": 3, "right_rate": 0.7},
     "scripted": {"rounds": [{"tokens": [[1, 2, 3], [4, 5]]}], "is_repeating": True},
+    "recall": {},
 }
 
 
@@ -152,7 +153,7 @@ def test_the_replay_drafter_puts_the_right_token_at_its_rank(rank: int) -> None:
 def test_case_08_a_comb_reaches_deep_through_last_children_only(rank: int) -> None:
     drafter = make("replay", recordings=RECORDINGS, rank=rank, is_comb=True)
     session, anchor = begin(drafter, 2)
-    (tree,) = drafter.propose_trees([session], [anchor], 1 + DEPTH * (rank + 1), [DEPTH])
+    (tree,) = drafter.propose_trees([session], [anchor], 1 + DEPTH * (rank + 1), [DEPTH], 8)
     tree.validate()
     assert tree.tokens[0] == anchor
     node = 0
@@ -169,7 +170,7 @@ def test_a_comb_is_cut_at_the_budget_and_the_useful_depth() -> None:
     session, anchor = begin(drafter, 2)
     for max_nodes in range(1, 20):
         for max_depth in range(DEPTH + 1):
-            (tree,) = drafter.propose_trees([session], [anchor], max_nodes, [max_depth])
+            (tree,) = drafter.propose_trees([session], [anchor], max_nodes, [max_depth], 8)
             tree.validate()
             assert tree.num_nodes == min(max_nodes, 1 + 3 * max_depth)
             assert tree.max_depth <= max_depth
@@ -178,7 +179,7 @@ def test_a_comb_is_cut_at_the_budget_and_the_useful_depth() -> None:
 def test_a_replay_without_a_comb_leaves_trees_to_the_rule() -> None:
     drafter = make("replay", recordings=RECORDINGS)
     session, anchor = begin(drafter, 2)
-    assert drafter.propose_trees([session], [anchor], 16, [DEPTH]) == [None]
+    assert drafter.propose_trees([session], [anchor], 16, [DEPTH], 8) == [None]
     assert session.num_rounds == 0
 
 
@@ -223,19 +224,19 @@ def test_a_script_is_followed_round_by_round() -> None:
     drafter = make("scripted", rounds=rounds)
     session, anchor = begin(drafter, 2)
 
-    assert drafter.propose_trees([session], [anchor], 16, [DEPTH]) == [None]
+    assert drafter.propose_trees([session], [anchor], 16, [DEPTH], 8) == [None]
     first = drafter.propose([session], [anchor], 4)[0]
     assert first.tokens[0].tolist() == [9, 8, 0, 0]
     assert torch.isfinite(first.logprobs).sum(1).tolist() == [2, 1, 0, 0, 0, 0]
 
-    (tree,) = drafter.propose_trees([session], [anchor], 16, [DEPTH])
+    (tree,) = drafter.propose_trees([session], [anchor], 16, [DEPTH], 8)
     assert tree.tokens.tolist() == [anchor, 1, 2, 3]
     assert tree.parents.tolist() == [-1, 0, 0, 2]
 
     third = drafter.propose([session], [anchor], 4)[0]
     assert third.logprobs[0, :2].tolist() == [-0.5, -2.0]
 
-    assert drafter.propose_trees([session], [anchor], 16, [DEPTH]) == [None]
+    assert drafter.propose_trees([session], [anchor], 16, [DEPTH], 8) == [None]
     assert (drafter.propose([session], [anchor], 4)[0].logprobs == float("-inf")).all()
 
 
