@@ -18,6 +18,7 @@ BACKENDS = {
 }
 MODEL_STORE = "jetspec_engine.embedded.pair:PairStore"
 HEAD_TRAINER = "jetspec_engine.training.trainer:Trainer"
+TREE_STATES = "jetspec_engine.embedded.delta_memory:TreeStates"
 SELF_TEST = "jetspec_engine.selftest.bench:SelfTest"
 REPLAY = "jetspec_engine.tree.replay:replay"
 EXTRA_OF_PACKAGE = {
@@ -69,6 +70,11 @@ def head_trainer() -> HeadTrainer:
     """Return the head trainer."""
     made: HeadTrainer = load(HEAD_TRAINER)()
     return made
+
+
+def tree_states() -> Any:
+    """Return what says how much memory recurrent states take; see ``embedded.delta_memory.TreeStates``."""
+    return load(TREE_STATES)()
 
 
 def self_test() -> Any:

@@ -26,12 +26,12 @@ def doctor(
     from jetspec_engine.errors import ConfigError
 
     options.check_format(output)
-    settings = options.given(target=target, head=head, device=device)
+    settings = options.given(head=head, device=device)
     if settings and not measure:
         raise ConfigError(f"--{next(iter(settings))}: only together with --measure", hint="jetspec doctor --measure")
-    report: dict[str, Any] = checkup.examine()
+    report: dict[str, Any] = checkup.examine(target or options.SERVE.target)
     if measure and report["can_run"]:
-        report["accept_length"] = check_accept(settings, console.talk)
+        report["accept_length"] = check_accept({**settings, **options.given(target=target)}, console.talk)
     if output == "json":
         console.data_json(report)
     else:

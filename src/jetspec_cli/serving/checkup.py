@@ -16,8 +16,12 @@ FAST_BFLOAT16_FEATURES = ("amx_bf16", "avx512_bf16")
 SHOWN_FEATURES = ("avx2", "avx512f", "avx512_bf16", "amx_bf16", "amx_tile")
 
 
-def examine() -> dict[str, Any]:
-    """Return everything as plain data; ``can_run`` says whether some engine can run with the demo pair's names."""
+def examine(target: str) -> dict[str, Any]:
+    """Return everything as plain data; ``can_run`` says whether some engine can run with the demo pair's names.
+
+    Args:
+        target: whose tree states are reckoned; never downloaded.
+    """
     stamp = environment.stamp()
     features = stamp["processor_features"]
     torch = examine_torch()
@@ -38,6 +42,7 @@ def examine() -> dict[str, Any]:
         "packages": {name: environment.package_version(name) or "missing" for name in ("sglang", "flashinfer-python")},
         "dtype": expected_dtype(features, torch),
         "models": examine_models(),
+        "tree_states": examine_tree_states(target),
     }
 
 
@@ -82,6 +87,11 @@ def examine_models() -> dict[str, Any]:
         return {"present": {str(entry["name"]): bool(entry["is_present"]) for entry in entries}}
 
     return {"cache_dir": str(cache), **_or_problem(ask, {})}
+
+
+def examine_tree_states(target: str) -> dict[str, Any]:
+    """Return the memory that recurrent states of a tree take, for a published shape and for a target."""
+    return _or_problem(lambda: dict(registry.tree_states().report(target, environment.cache_dir())), {})
 
 
 def _or_problem(ask: Callable[[], dict[str, Any]], otherwise: dict[str, Any]) -> dict[str, Any]:

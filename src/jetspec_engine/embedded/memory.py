@@ -3,7 +3,9 @@
 Knows sizes only: nothing of what a slot holds or who uses it.
 """
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
@@ -56,3 +58,16 @@ def slot_bytes(config: DecoderConfig, device: torch.device) -> int:
     """Return the bytes of one slot's keys and values in the layers that attend, at most (CPU keys may be float32)."""
     del device
     return 2 * len(config.attention_layers) * config.num_kv_heads * config.head_dim * VALUE_DTYPE.itemsize
+
+
+def available_bytes(device: torch.device) -> int:
+    """Return the memory that can still be had on a device: free on a GPU, what the system offers on a CPU."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+        return int(free)
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith("MemAvailable:")) * 1024
+    except (OSError, StopIteration, ValueError, IndexError):
+        # Not Linux: all of the machine's memory, the only number there is.
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
