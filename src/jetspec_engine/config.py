@@ -14,7 +14,7 @@ from jetspec_engine.errors import ConfigError
 TREE_RULES = ("best_first", "top2gap", "accum_logp")
 ENGINES = ("auto", "embedded", "sglang")
 DTYPES = ("auto", "float32", "bfloat16")
-DRAFTERS = ("head", "right", "wrong", "replay", "random", "scripted")
+DRAFTERS = ("head", "right", "wrong", "replay", "random", "recall", "scripted")
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 MAX_TREE_WIDTH = 64
 MAX_TREE_BUDGET = 1024

@@ -53,6 +53,23 @@ def test_R06_doctor_says_what_can_run_and_what_is_missing(jetspec, tmp_path):
         assert words in result.out
 
 
+def test_R13_doctor_reckons_the_tree_states_of_a_published_shape_and_of_a_target(jetspec, tmp_path):
+    from jetspec_engine.models.random_target import make_random_target
+
+    make_random_target("random:qwen3.5", tmp_path)
+    result = jetspec("doctor", "--target", "random:qwen3.5")
+    lines = result.out[result.out.index("tree states") :].splitlines()
+    assert [line.strip() for line in lines[1:6]] == [
+        "Qwen3.6-35B-A3B",
+        "recurrent layers: 30",
+        "sequence: 64.4 MB",
+        "tree of 64 nodes: 363.3 MB",
+        "if all 64 nodes states were kept: 4.0 GB",
+    ]
+    assert lines[6].strip() == "random:qwen3.5"
+    assert "random:none: no such family" in jetspec("doctor", "--target", "random:none").out
+
+
 def test_R06_doctor_exits_3_when_nothing_can_run(jetspec, monkeypatch):
     monkeypatch.setitem(registry.BACKENDS, "embedded", f"{__name__}:Unable")
     result = jetspec("doctor", "--format", "json")

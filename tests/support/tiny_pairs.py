@@ -13,6 +13,7 @@ from jetspec_engine.config import ServeConfig
 from jetspec_engine.draft.checkpoint import save_head
 from jetspec_engine.draft.config import HeadConfig
 from jetspec_engine.embedded.assembly import build_engine
+from jetspec_engine.models.random_target import IM_END_ID, MASK_ID, write_random_target
 from support.engine_runs import Rig
 from support.tiny_heads import head_document, tiny_head
 from support.tiny_models import make_tiny_target
@@ -29,6 +30,18 @@ def make_tiny_pair(folder: Path, **head_changes: Any) -> dict[str, str]:
     config = HeadConfig.from_mapping(head_document(**changes))
     save_head(folder / "head", tiny_head(config), config)
     return {"target": str(target), "head": str(folder / "head"), "cache_dir": str(folder / "cache")}
+
+
+def make_hybrid_pair(folder: Path, family: str = "qwen3.5", **head_changes: Any) -> dict[str, str]:
+    """Write a random target of a family beyond the dense ones, and a public-format head with random weights for it."""
+    (folder / "target").mkdir(parents=True)
+    target = write_random_target(folder / "target", family, max_position_embeddings=CONTEXT)
+    changes = {"hidden_size": target.hidden_size, "vocab_size": target.vocab_size, "block_size": 8}
+    changes |= {"bos_token_id": None, "eos_token_id": IM_END_ID, "dflash_config__mask_token_id": MASK_ID}
+    changes |= {"max_position_embeddings": CONTEXT, **head_changes}
+    config = HeadConfig.from_mapping(head_document(**changes))
+    save_head(folder / "head", tiny_head(config), config)
+    return {"target": str(folder / "target"), "head": str(folder / "head"), "cache_dir": str(folder / "cache")}
 
 
 def favour(target_folder: Path, token_ids: range) -> None:

@@ -72,9 +72,15 @@ def build_engine(config: ServeConfig, on_progress: Callable[[Progress], None]) -
     dtype = pick_dtype(config.dtype, device)
     models = find_models(config, device, dtype, on_progress)
     on_progress(Progress(label=f"loading {config.target} in {_name(dtype)} on {device}", done=0, total=0))
-    cache = plan_cache(config, models, device)
+    check_room(
+        config,
+        models.config,
+        device,
+        dtype,
+        lambda budget: plan_cache(config, models, device, budget).num_pages * config.page_size,
+    )
+    cache = plan_cache(config, models, device, config.max_budget)
     pool = PagePool(cache.num_pages, config.page_size)
-    check_room(config, models.config, device, dtype, pool.num_slots)
     target, drafter = run_apart(lambda: load_models(config, models, pool.num_slots, device, dtype))
     engine = EmbeddedEngine(
         target=target,
@@ -134,14 +140,14 @@ def served_length(config: ServeConfig, longest: int, notice: str) -> tuple[int, 
     return config.max_seq_len, ()
 
 
-def plan_cache(config: ServeConfig, models: Models, device: torch.device) -> CacheSize:
+def plan_cache(config: ServeConfig, models: Models, device: torch.device, max_budget: int) -> CacheSize:
     """Size the pool for full-length sequences with the rows of the largest round the server may switch to."""
     depth = models.head.config.depth if models.head is not None else _stand_in_depth(config)
     return size_of_cache(
         models.config,
         device,
         page_size=config.page_size,
-        sequence_slots=models.max_seq_len + max(config.max_budget, depth + 1),
+        sequence_slots=models.max_seq_len + max(max_budget, depth + 1),
         max_running=config.max_running,
     )
 

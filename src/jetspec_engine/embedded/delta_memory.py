@@ -6,11 +6,11 @@ Source of the published shape: the model card of Qwen/Qwen3.6-35B-A3B (40 layers
 and 32 value heads of 128), convolution of 4 as in transformers' ``Qwen3_5MoeTextConfig``.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from jetspec_engine.errors import ConfigError
+from jetspec_engine.errors import ArtifactError, ConfigError
 from jetspec_engine.models import store
 from jetspec_engine.models.config import DecoderConfig
 from jetspec_engine.models.layer_kinds import DeltaShape
@@ -56,7 +56,9 @@ def tree_bytes(shape: DeltaShape, itemsize: int, num_nodes: int) -> int:
     return kept + max(2 * num_nodes, shape.num_layers + 3) * state_bytes(shape)
 
 
-def check_budget(shape: DeltaShape, itemsize: int, *, budget: int, num_sequences: int, room_bytes: int) -> None:
+def check_budget(
+    shape: DeltaShape, itemsize: int, *, budget: int, num_sequences: int, room_for: Callable[[int], int]
+) -> None:
     """Refuse a budget whose trees cannot fit, with the largest that can.
 
     Args:
@@ -64,7 +66,7 @@ def check_budget(shape: DeltaShape, itemsize: int, *, budget: int, num_sequences
         itemsize: of the model's dtype.
         budget: B, the largest a server may switch to.
         num_sequences: sequences verified at once.
-        room_bytes: what is left for their trees.
+        room_for: bytes that a server for a budget leaves to their trees, beside everything else.
 
     Raises:
         ConfigError: it does not fit.
@@ -73,16 +75,17 @@ def check_budget(shape: DeltaShape, itemsize: int, *, budget: int, num_sequences
     def needed(nodes: int) -> int:
         return num_sequences * tree_bytes(shape, itemsize, nodes)
 
-    if needed(budget) <= room_bytes:
+    if needed(budget) <= room_for(budget):
         return
-    largest = next((nodes for nodes in range(budget - 1, 0, -1) if needed(nodes) <= room_bytes), 0)
+    largest = next((nodes for nodes in range(budget - 1, 0, -1) if needed(nodes) <= room_for(nodes)), 0)
     many = f" in {num_sequences} requests at once" if num_sequences > 1 else ""
     what = f"budget: trees of {budget} nodes{many} take {_mib(needed(budget))} of recurrent states"
+    left = _mib(max(room_for(budget), 0))
     if not largest:
-        hint = "lower --max-running, or serve on a device with more memory"
-        raise ConfigError(f"{what}, and {_mib(room_bytes)} are left: not even one node fits", hint=hint)
+        hint = "lower --max-running or --max-seq-len, or serve on a device with more memory"
+        raise ConfigError(f"{what}, and {left} are left: not even one node fits", hint=hint)
     raise ConfigError(
-        f"{what}, expected at most {_mib(room_bytes)}: the largest budget that fits is {largest}",
+        f"{what}, expected at most {left}: the largest budget that fits is {largest}",
         hint=f"--max-budget {largest} (and --budget no larger), or a lower --max-running",
     )
 
@@ -107,11 +110,14 @@ class TreeStates:
             target: a folder, a catalogue name or a Hugging Face id; never downloaded.
             cache_dir: folder of pulled models.
 
-        Raises:
-            ArtifactError: the target cannot be found or read.
+        Returns:
+            For each of the two its numbers, or one line that says why there are none.
         """
-        numbers: dict[str, Any] = {PUBLISHED_NAME: describe_states(PUBLISHED_SHAPE, BFLOAT16_BYTES, SHOWN_BUDGET)}
-        shape = DecoderConfig.from_folder(store.resolve(target, cache_dir)).delta
+        numbers = {PUBLISHED_NAME: describe_states(PUBLISHED_SHAPE, BFLOAT16_BYTES, SHOWN_BUDGET)}
+        try:
+            shape = DecoderConfig.from_folder(store.resolve(target, cache_dir)).delta
+        except ArtifactError as error:
+            return {**numbers, target: error.what}
         own = "no recurrent layers" if shape is None else describe_states(shape, BFLOAT16_BYTES, SHOWN_BUDGET)
         return {**numbers, target: own}
 

@@ -4,6 +4,7 @@ Knows sizes, pools and devices, and no tensor. Targets without recurrent layers 
 """
 
 import math
+from collections.abc import Callable
 
 import torch
 
@@ -19,13 +20,17 @@ from jetspec_engine.models.tensor_table import expected_tensors
 
 # Finished sequences whose states may be kept for a continuation, as far as memory allows; one always may.
 MAX_CACHED_SEQUENCES = 16
-REUSE_NOTE = "prefix cache: recurrent states cannot be cut, so a prompt reuses only a whole earlier text that it continues"
-    "prefix cache: recurrent states cannot be cut, so only a prompt that continues a whole earlier text reuses it"
+REUSE_NOTE = (
+    "prefix cache: recurrent states cannot be cut, so a prompt reuses only a whole earlier text that it continues"
 )
 
 
 def check_room(
-    config: ServeConfig, target: DecoderConfig, device: torch.device, dtype: torch.dtype, num_slots: int
+    config: ServeConfig,
+    target: DecoderConfig,
+    device: torch.device,
+    dtype: torch.dtype,
+    slots_for: Callable[[int], int],
 ) -> None:
     """Refuse to start when the largest tree's states cannot fit beside weights, caches and committed states.
 
@@ -34,7 +39,7 @@ def check_room(
         target: of the target.
         device: where everything lives.
         dtype: of the model.
-        num_slots: slots of keys and values.
+        slots_for: slots of keys and values that a server for a budget sets aside.
 
     Raises:
         ConfigError: it cannot fit; the message names the largest budget that can.
@@ -44,13 +49,13 @@ def check_room(
     weights = sum(math.prod(shape) for shape in expected_tensors(target).values()) * dtype.itemsize
     regions = num_regions(config.max_running, target, device, dtype)
     committed = regions * sequence_bytes(target.delta, dtype.itemsize)
-    room = available_bytes(device) - weights - num_slots * slot_bytes(target, device) - committed
+    room = available_bytes(device) - weights - committed
     check_budget(
         target.delta,
         dtype.itemsize,
         budget=config.max_budget,
         num_sequences=config.max_running,
-        room_bytes=max(room, 0),
+        room_for=lambda budget: room - slots_for(budget) * slot_bytes(target, device),
     )
 
 
