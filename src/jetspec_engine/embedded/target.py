@@ -78,8 +78,7 @@ class DecoderTarget:
         with torch.inference_mode(), strict_precision():
             self._arithmetic = choose_arithmetic(config, weights, self.device, max_nodes)
             self._factory = LinearFactory(self.dtype, self.device)
-            is_dense = config.experts is None and config.delta is None
-            make_layer = DecoderLayer if is_dense else HybridLayer
+            make_layer = DecoderLayer if config.is_dense else HybridLayer
             self._decoder = Decoder(config, weights, self._factory, make_layer)
             self._rotations = rotary_table(config, self.max_seq_len + POSITIONS_BEYOND_CONTEXT).to(self.device)
         self.state = KeyValueState(

@@ -70,6 +70,8 @@ def _examine(engine: EmbeddedEngine, source: Callable[[], Source], question: Que
     if not isinstance(target, DecoderTarget):
         raise UnavailableError(f"examine: no forensics for a {type(target).__name__}")
     made = source()
+    if not made.config.is_dense:
+        raise UnavailableError("examine: no forensics for targets with experts or recurrent layers")
     case = Case(question, made if question.has_reference else None, made.config.sliding_windows)
     recorder = Recorder(target, case.on_commit)
     engine.flush_cache()

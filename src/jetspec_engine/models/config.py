@@ -75,6 +75,11 @@ class DecoderConfig:
         """The layers that keep keys and values, in order."""
         return tuple(layer for layer in range(self.num_layers) if not self.is_delta(layer))
 
+    @property
+    def is_dense(self) -> bool:
+        """Whether every layer attends and has one MLP."""
+        return self.delta is None and self.experts is None
+
     def is_delta(self, layer: int) -> bool:
         """Whether a layer is a Gated DeltaNet."""
         return self.delta is not None and self.delta.layers[layer]
