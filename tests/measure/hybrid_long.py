@@ -27,7 +27,7 @@ from jetspec_engine.config import LINEAR, PLAIN, ServeConfig, TreeConfig  # noqa
 from jetspec_engine.embedded.assembly import build_engine  # noqa: E402
 from support.engine_runs import Collected, Rig  # noqa: E402
 
-GROUP = 4
+GROUP, MAX_GROUPS = 4, 10_000
 MAX_PROMPT, MAX_NEW_TOKENS = 200, 96
 
 
@@ -37,19 +37,15 @@ def main() -> int:
     cells = [TreeConfig(width=w, budget=b) for w, b in itertools.product(gate["tree"]["width"], gate["tree"]["budget"])]
     settings = list(itertools.product(gate["targets"], gate["dtypes"]))
     document = read_document(options.out, settings)
-    for number in itertools.count():
-        for target, dtype in settings:
-            key = f"{target} {dtype} {number}"
-            if key in document["groups"]:
-                continue
-            if total(document) >= options.tokens:
-                return finish(document, options.out)
-            document["groups"][key] = run_group(target, dtype, number, cells, gate, options)
+    for number, (target, dtype) in itertools.product(range(MAX_GROUPS), settings):
+        key = f"{target} {dtype} {number}"
+        if total(document) >= options.tokens:
+            break
+        if key not in document["groups"]:
+            done = document["groups"][key] = run_group(target, dtype, number, cells, gate, options)
             write(document, options.out)
-            done = document["groups"][key]
-            print(
-                f"{key}: {done['tokens']} tokens, {done['mismatches']} mismatches, total {total(document)}", flush=True
-            )
+            print(f"{key}: {done['mismatches']} mismatches, {total(document)} tokens so far", flush=True)
+    return finish(document, options.out)
 
 
 def run_group(
