@@ -3,6 +3,11 @@
 Knows nothing of exit codes or HTTP; the command line and the server map the classes.
 """
 
+import errno
+import os
+import re
+from pathlib import Path
+
 
 class JetspecError(Exception):
     """A failure a user can act on.
@@ -44,3 +49,10 @@ class RequestError(JetspecError):
 
 class BusyError(JetspecError):
     """The operation needs an idle engine and requests are running."""
+
+
+def system_error(error: Exception, path: Path) -> OSError:
+    """Return the system's error that a native library reports in words ("... (os error 28)"), about a file."""
+    found = re.search(r"os error ([0-9]+)", str(error))
+    number = int(found[1]) if found else errno.EIO
+    return OSError(number, os.strerror(number), str(path))

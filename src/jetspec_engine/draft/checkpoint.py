@@ -21,7 +21,7 @@ from jetspec_engine.draft.config_refusals import PLUS_PLUS_HINT, is_plus_plus_na
 from jetspec_engine.draft.head import DraftHead
 from jetspec_engine.draft.json_text import read_json
 from jetspec_engine.draft.weight_files import INDEX_NAME, SINGLE_NAME, TensorEntry, find_tensors
-from jetspec_engine.errors import ArtifactError
+from jetspec_engine.errors import ArtifactError, system_error
 
 CONFIG_NAME = "config.json"
 DTYPE_NAMES = ("BF16", "F16", "F32")
@@ -150,7 +150,10 @@ def _write_shards(folder: Path, shards: list[dict[str, torch.Tensor]]) -> list[P
     total = len(shards)
     names = [SINGLE_NAME] if total == 1 else [f"model-{i + 1:05d}-of-{total:05d}.safetensors" for i in range(total)]
     for name, shard in zip(names, shards, strict=True):
-        save_file(shard, folder / name, metadata={"format": "pt"})
+        try:
+            save_file(shard, folder / name, metadata={"format": "pt"})
+        except SafetensorError as error:
+            raise system_error(error, folder / name) from error
     paths = [folder / name for name in names]
     if total > 1:
         weight_map = {tensor: name for name, shard in zip(names, shards, strict=True) for tensor in shard}

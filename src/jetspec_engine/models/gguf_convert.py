@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 
 from jetspec_engine.models.config import DecoderConfig
 from jetspec_engine.models.gguf_file import GgufFile
 from jetspec_engine.models.gguf_tokenizer import write_tokenizer
 from jetspec_engine.models.tensor_table import expected_tensors
+from jetspec_engine.models.weights import SINGLE_FILE, write_weights
 from jetspec_engine.records import Progress
 
 LAYER_NAMES = {
@@ -52,7 +52,7 @@ def convert(gguf_path: Path, folder: Path, on_progress: Callable[[Progress], Non
     write_tokenizer(gguf, folder)
     tensors = read_tensors(gguf, config, on_progress)
     named = {name if name.startswith("lm_head.") else f"model.{name}": tensor for name, tensor in tensors.items()}
-    save_file(named, folder / "model.safetensors", metadata={"format": "pt"})
+    write_weights(named, folder / SINGLE_FILE)
 
 
 def write_config(gguf: GgufFile, folder: Path) -> None:

@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from jetspec_engine.models.config import CONFIG_FILE, DecoderConfig
 from jetspec_engine.models.random_names import random_folder
 from jetspec_engine.models.tensor_table import expected_tensors
-from jetspec_engine.models.weights import SINGLE_FILE
+from jetspec_engine.models.weights import SINGLE_FILE, write_weights
 
 SPECIAL_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>")
 END_OF_TEXT_ID, IM_START_ID, IM_END_ID, MASK_ID = range(4)
@@ -112,7 +111,7 @@ def write_random_target(
     config = DecoderConfig.from_folder(folder)
     tensors = {name: tensor.to(dtype) for name, tensor in random_tensors(config, seed).items()}
     named = {name if name.startswith("lm_head.") else f"model.{name}": tensor for name, tensor in tensors.items()}
-    save_file(named, folder / SINGLE_FILE, metadata={"format": "pt"})
+    write_weights(named, folder / SINGLE_FILE)
     write_byte_tokenizer(folder)
     return config
 

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 
-from jetspec_engine.errors import ArtifactError
+from jetspec_engine.errors import ArtifactError, system_error
 from jetspec_engine.models.config import DecoderConfig
 from jetspec_engine.models.expert_names import single_experts
 from jetspec_engine.models.json_file import JsonFile
@@ -73,6 +74,14 @@ def stored_tensors(folder: Path, config: DecoderConfig) -> Iterator[tuple[str, s
             name = stored_name.removeprefix("model.").removeprefix(TEXT_PREFIX)
             for own_name, tensor in single_experts(name, stored, config, where):
                 yield where, own_name, tensor
+
+
+def write_weights(tensors: dict[str, torch.Tensor], path: Path) -> None:
+    """Write tensors under a folder's own names. Raises OSError, also for a full disk."""
+    try:
+        save_file(tensors, path, metadata={"format": "pt"})
+    except SafetensorError as error:
+        raise system_error(error, path) from error
 
 
 def check_complete(folder: Path, tensors: dict[str, torch.Tensor], expected: dict[str, tuple[int, ...]]) -> None:

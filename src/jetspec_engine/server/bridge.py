@@ -33,8 +33,13 @@ class EngineBridge:
         """
         generation = Generation(self, requests)
         try:
-            for request in requests:
-                self._submit(request, generation.receive)
+            for index, request in enumerate(requests):
+                try:
+                    self._submit(request, generation.receive)
+                except RequestError as error:
+                    if len(requests) == 1:
+                        raise
+                    raise RequestError(f"{error.what}, in prompt {index}", hint=error.hint) from error
                 generation.unfinished.add(request.request_id)
         except BaseException:
             generation.close()

@@ -4,7 +4,7 @@ Knows OpenAI's chat shapes. Without a cap the answer may run to the end of the c
 Source: OpenAI's public API reference.
 """
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
@@ -12,19 +12,10 @@ from starlette.responses import Response
 
 from jetspec_engine.errors import RequestError
 from jetspec_engine.records import StepEvent, TokenLogprob
-from jetspec_engine.server.answers import gather_answers
-from jetspec_engine.server.bridge import Generation
-from jetspec_engine.server.context import Context, ServerContext, make_requests, new_id
-from jetspec_engine.server.openai_common import (
-    OpenAIJob,
-    finish_name,
-    openai_sampling,
-    stream_chunks,
-    token_bytes,
-    wants_usage,
-)
+from jetspec_engine.server.context import Context, ServerContext
+from jetspec_engine.server.openai_common import CHAT, OpenAIJob, answer, finish_name, openai_sampling, token_bytes
 from jetspec_engine.server.schema_openai import ChatBody
-from jetspec_engine.server.wire import EventStream, JsonReply, encode_event, finite
+from jetspec_engine.server.wire import finite
 
 router = APIRouter(tags=["OpenAI-compatible"])
 
@@ -37,33 +28,9 @@ async def chat_completions(body: ChatBody, request: Request, context: Context) -
         raise RequestError("top_logprobs: only together with logprobs")
     sampling = openai_sampling(body, default_max_tokens=context.max_seq_len)
     ids = await context.encode_chat(body.messages)
-    name = new_id("chatcmpl-")
-    requests, answers = make_requests(name, [ids], [sampling], (body.top_logprobs or 0) if body.logprobs else None)
-    job = OpenAIJob(
-        name=name,
-        kind="chat.completion",
-        chunk_kind="chat.completion.chunk",
-        model=context.model_id,
-        num_choices=body.num_choices,
-        has_usage=wants_usage(body),
-        answers=answers,
-    )
-    shape = _ChatShape(job, context, has_logprobs=bool(body.logprobs))
-    generation = context.bridge.start(requests)
-    if body.stream:
-        return EventStream(_stream(job, generation, shape), generation.close)
-    await gather_answers(generation, answers, request.receive)
-    return JsonReply(job.envelope(shape.choices(), is_chunk=False))
-
-
-async def _stream(job: OpenAIJob, generation: Generation, shape: "_ChatShape") -> AsyncIterator[bytes]:
-    """Yield the role, then the deltas."""
-    for place in job.places(0):
-        opening = {"role": "assistant", "content": ""}
-        choice = {"index": place, "delta": opening, "logprobs": None, "finish_reason": None}
-        yield encode_event(job.envelope([choice], is_chunk=True))
-    async for chunk in stream_chunks(job, generation, shape.chunks):
-        yield chunk
+    top_k = (body.top_logprobs or 0) if body.logprobs else None
+    job = OpenAIJob.of(context, body, CHAT, prompts=[ids], sampling=sampling, logprobs_top_k=top_k)
+    return await answer(job, _ChatShape(job, context, has_logprobs=bool(body.logprobs)), context, request)
 
 
 class _ChatShape:
@@ -74,9 +41,13 @@ class _ChatShape:
         self._context = context
         self._has_logprobs = has_logprobs
 
-    def choices(self) -> list[dict[str, Any]]:
+    def opening(self) -> list[dict[str, Any]]:
+        """Return the choices that open a stream: the role."""
+        return self._deltas({"role": "assistant", "content": ""}, None, None)
+
+    def choices(self, index: int) -> list[dict[str, Any]]:
         """Return the finished choices."""
-        answer = self._job.answers[0]
+        answer = self._job.answers[index]
         return [
             {
                 "index": place,
@@ -84,7 +55,7 @@ class _ChatShape:
                 "logprobs": self._logprobs(answer.logprobs),
                 "finish_reason": finish_name(answer.finish),
             }
-            for place in self._job.places(0)
+            for place in self._job.places(index)
         ]
 
     def chunks(self, _: int, event: StepEvent) -> list[dict[str, Any]]:

@@ -12,18 +12,17 @@ from starlette.responses import Response
 
 from jetspec_engine.errors import RequestError
 from jetspec_engine.records import StepEvent, TokenLogprob
-from jetspec_engine.server.answers import gather_answers
-from jetspec_engine.server.context import Context, ServerContext, make_requests, new_id, require_tokens
+from jetspec_engine.server.context import Context, ServerContext, require_tokens
 from jetspec_engine.server.openai_common import (
+    COMPLETION,
     OpenAIJob,
+    answer,
     finish_name,
     openai_sampling,
     spell_tokens,
-    stream_chunks,
-    wants_usage,
 )
 from jetspec_engine.server.schema_openai import DEFAULT_COMPLETION_TOKENS, CompletionBody
-from jetspec_engine.server.wire import EventStream, JsonReply, finite
+from jetspec_engine.server.wire import finite
 
 router = APIRouter(tags=["OpenAI-compatible"])
 
@@ -35,24 +34,9 @@ async def completions(body: CompletionBody, request: Request, context: Context) 
     _check(body)
     sampling = openai_sampling(body, default_max_tokens=DEFAULT_COMPLETION_TOKENS)
     prompts = await _prompts(body, context)
-    name = new_id("cmpl-")
-    requests, answers = make_requests(name, prompts, [sampling] * len(prompts), body.logprobs)
-    job = OpenAIJob(
-        name=name,
-        kind="text_completion",
-        chunk_kind="text_completion",
-        model=context.model_id,
-        num_choices=body.num_choices,
-        has_usage=wants_usage(body),
-        answers=answers,
-    )
+    job = OpenAIJob.of(context, body, COMPLETION, prompts=prompts, sampling=sampling, logprobs_top_k=body.logprobs)
     shape = _CompletionShape(job, context, _echoes(body, prompts, context), has_logprobs=body.logprobs is not None)
-    generation = context.bridge.start(requests)
-    if body.stream:
-        return EventStream(stream_chunks(job, generation, shape.chunks), generation.close)
-    await gather_answers(generation, answers, request.receive)
-    choices = [choice for index in range(len(answers)) for choice in shape.choices(index)]
-    return JsonReply(job.envelope(choices, is_chunk=False))
+    return await answer(job, shape, context, request)
 
 
 class _CompletionShape:
@@ -65,6 +49,10 @@ class _CompletionShape:
         self._has_logprobs = has_logprobs
         self._is_begun = [False] * len(echoes)
         self._offsets = [0] * len(echoes)
+
+    def opening(self) -> list[dict[str, Any]]:
+        """Return the choices that open a stream: none."""
+        return []
 
     def choices(self, index: int) -> list[dict[str, Any]]:
         """Return one prompt's finished choices."""

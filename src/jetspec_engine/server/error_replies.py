@@ -4,6 +4,8 @@ The document is OpenAI's ``{"error": {"message", "type", "param", "code"}}``, of
 ``{"error": {"message"}}`` is a part. Knows the exception classes and nothing of the routes.
 """
 
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -19,6 +21,11 @@ from jetspec_engine.server.wire import JsonReply
 CLIENT_GONE = 499  # nobody reads it; it is what the request count shows
 
 MAX_MESSAGE = 500
+
+# A validator's place holds the kinds it tried between the names: "str", "list[...]", class names.
+FIELD = re.compile(r"[a-z][a-z0-9_]*")
+EXPECTED = "Input should be "
+NOT_FIELDS = ("body", "str", "int", "float", "bool")
 
 _TYPE_OF_STATUS = {
     400: "invalid_request_error",
@@ -71,14 +78,31 @@ def param_of(failure: JetspecError) -> str | None:
 
 
 def describe_validation(failure: RequestValidationError) -> tuple[str, str | None]:
-    """Return (one line, field) for the first thing that is wrong with a body."""
-    first = failure.errors()[0]
-    where = [str(part) for part in first["loc"] if part != "body"]
+    """Return (one line, field) for the first thing that is wrong with a body.
+
+    A field that may be of several kinds has an error for each kind: the one that got furthest tells most, and kinds
+    that failed at the same place are named together.
+    """
+    errors = failure.errors()
+    first = errors[0]
+    where = field_path(first["loc"])
     if first["type"] == "json_invalid":
         return f"the body is not JSON: {first.get('ctx', {}).get('error', first['msg'])}", None
     if not where:
         return f"the body: {first['msg']}; expected a JSON object sent as application/json", None
-    return f"{'.'.join(where)}: {first['msg']}", where[0]
+    of_field = [error for error in errors if field_path(error["loc"])[:1] == where[:1]]
+    best = max(of_field, key=lambda error: (not error["type"].endswith("_type"), len(field_path(error["loc"]))))
+    where = field_path(best["loc"])
+    message = best["msg"]
+    if best["type"].endswith("_type"):
+        same = [error["msg"].removeprefix(EXPECTED) for error in of_field if field_path(error["loc"]) == where]
+        message = EXPECTED + " or ".join(dict.fromkeys(same))
+    return f"{'.'.join(where)}: {message}", where[0]
+
+
+def field_path(place: Sequence[str | int]) -> list[str]:
+    """Return a body's field names and indices from a validator's place, without the kinds it tried on the way."""
+    return [str(part) for part in place if isinstance(part, int) or (FIELD.fullmatch(part) and part not in NOT_FIELDS)]
 
 
 async def _on_validation(_: Request, failure: Exception) -> Response:

@@ -5,19 +5,50 @@ Source: OpenAI's public API reference.
 """
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Protocol, Self
+
+from starlette.requests import Request
+from starlette.responses import Response
 
 from jetspec_engine.errors import EngineError, RequestError
-from jetspec_engine.records import FinishReason, SamplingParams, StepEvent
-from jetspec_engine.server.answers import Answer
+from jetspec_engine.records import FinishReason, GenerateRequest, SamplingParams, StepEvent
+from jetspec_engine.server.answers import Answer, gather_answers
 from jetspec_engine.server.bridge import Generation
-from jetspec_engine.server.context import ServerContext
+from jetspec_engine.server.context import ServerContext, make_requests, new_id
 from jetspec_engine.server.decoding_rules import sampling_params
 from jetspec_engine.server.error_replies import error_document, message_of
 from jetspec_engine.server.schema_openai import OpenAIFields
-from jetspec_engine.server.wire import DONE, encode_event
+from jetspec_engine.server.wire import DONE, EventStream, JsonReply, encode_event
+
+
+class Kind(NamedTuple):
+    """What a response's id begins with, and its ``object``, whole and in chunks."""
+
+    id_prefix: str
+    whole: str
+    chunk: str
+
+
+CHAT = Kind("chatcmpl-", "chat.completion", "chat.completion.chunk")
+COMPLETION = Kind("cmpl-", "text_completion", "text_completion")
+
+
+class Shape(Protocol):
+    """How one route writes its choices."""
+
+    def opening(self) -> list[dict[str, Any]]:
+        """Return the choices that open a stream, each in a chunk of its own."""
+        ...
+
+    def choices(self, index: int) -> list[dict[str, Any]]:
+        """Return one prompt's finished choices."""
+        ...
+
+    def chunks(self, index: int, event: StepEvent) -> list[dict[str, Any]]:
+        """Return the choices to send for an event of a prompt, each in a chunk of its own."""
+        ...
 
 
 @dataclass(kw_only=True)
@@ -26,7 +57,9 @@ class OpenAIJob:
 
     Attributes:
         name: the response's id.
-        kind: the response's ``object``; chunks get ``chunk_kind``.
+        kind: what the response is.
+        requests: for the engine, one a prompt.
+        is_stream: whether the answer is a stream.
         num_choices: choices of every prompt.
         has_usage: whether a stream ends with a usage chunk.
         answers: one a prompt.
@@ -34,19 +67,45 @@ class OpenAIJob:
     """
 
     name: str
-    kind: str
-    chunk_kind: str
+    kind: Kind
     model: str
     num_choices: int
+    is_stream: bool
     has_usage: bool
+    requests: list[GenerateRequest]
     answers: list[Answer]
     created: int = field(default_factory=lambda: int(time.time()))
+
+    @classmethod
+    def of(
+        cls,
+        context: ServerContext,
+        body: OpenAIFields,
+        kind: Kind,
+        *,
+        prompts: list[list[int]],
+        sampling: SamplingParams,
+        logprobs_top_k: int | None,
+    ) -> Self:
+        """Make the job of a checked body: its prompts as token ids, and one way of decoding for all of them."""
+        name = new_id(kind.id_prefix)
+        requests, answers = make_requests(name, prompts, [sampling] * len(prompts), logprobs_top_k)
+        return cls(
+            name=name,
+            kind=kind,
+            model=context.model_id,
+            num_choices=body.num_choices,
+            is_stream=bool(body.stream),
+            has_usage=wants_usage(body),
+            requests=requests,
+            answers=answers,
+        )
 
     def envelope(self, choices: Sequence[dict[str, Any]], *, is_chunk: bool) -> dict[str, Any]:
         """Return a response or chunk around some choices."""
         document: dict[str, Any] = {
             "id": self.name,
-            "object": self.chunk_kind if is_chunk else self.kind,
+            "object": self.kind.chunk if is_chunk else self.kind.whole,
             "created": self.created,
             "model": self.model,
             "choices": list(choices),
@@ -96,18 +155,28 @@ def finish_name(finish: FinishReason | None) -> str | None:
     return None if finish is None else finish.kind
 
 
-async def stream_chunks(
-    job: OpenAIJob, generation: Generation, choices_of: Callable[[int, StepEvent], list[dict[str, Any]]]
-) -> AsyncIterator[bytes]:
-    """Yield a chunk for each choice of each event that has something to say, then the usage, then the end mark.
+async def answer(job: OpenAIJob, shape: Shape, context: ServerContext, request: Request) -> Response:
+    """Decode a job's prompts and answer, as a stream or as a whole.
 
-    Args:
-        choices_of: returns the choices to send for an event of a prompt, each in a chunk of its own.
+    Raises:
+        RequestError, BusyError: the engine takes none of its requests.
     """
+    generation = context.bridge.start(job.requests)
+    if job.is_stream:
+        return EventStream(stream_chunks(job, generation, shape), generation.close)
+    await gather_answers(generation, job.answers, request.receive)
+    choices = [choice for index in range(len(job.answers)) for choice in shape.choices(index)]
+    return JsonReply(job.envelope(choices, is_chunk=False))
+
+
+async def stream_chunks(job: OpenAIJob, generation: Generation, shape: Shape) -> AsyncIterator[bytes]:
+    """Yield the opening, a chunk for each choice of each event that has something to say, the usage, the end mark."""
     try:
+        for choice in shape.opening():
+            yield encode_event(job.envelope([choice], is_chunk=True))
         async for index, event in generation.events():
             job.answers[index].add(event)
-            for choice in choices_of(index, event):
+            for choice in shape.chunks(index, event):
                 yield encode_event(job.envelope([choice], is_chunk=True))
         if job.has_usage:
             yield encode_event(job.envelope([], is_chunk=True) | {"usage": job.usage()})

