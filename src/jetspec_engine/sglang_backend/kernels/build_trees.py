@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from jetspec_engine.config import TREE_RULES
+from jetspec_engine.config import MAX_TREE_BUDGET, MAX_TREE_WIDTH, TREE_RULES
 from jetspec_engine.sglang_backend.kernels.lay_out import lay_out
 from jetspec_engine.sglang_backend.kernels.tree_buffers import TreeBuffers
 
@@ -18,9 +18,12 @@ BEST_FIRST: tl.constexpr = tl.constexpr(TREE_RULES.index("best_first"))
 TOP2GAP: tl.constexpr = tl.constexpr(TREE_RULES.index("top2gap"))
 LOWEST: tl.constexpr = tl.constexpr(torch.finfo(torch.float32).min)
 NEVER: tl.constexpr = tl.constexpr(float("inf"))  # cost of what is not there
-FIELD: tl.constexpr = tl.constexpr(20)  # bits of a node or rank within an order key
-NODE_BITS: tl.constexpr = tl.constexpr((1 << 20) - 1)
-LAST_KEY: tl.constexpr = tl.constexpr((1 << 62) - 1)
+# An order key is (depth, parent or node, rank) in 32 bits; 32-bit integers are what a warp reduces in one instruction.
+RANK_BITS: tl.constexpr = tl.constexpr(MAX_TREE_WIDTH.bit_length())
+RANK_MASK: tl.constexpr = tl.constexpr((1 << RANK_BITS.value) - 1)
+NODE_MASK: tl.constexpr = tl.constexpr(MAX_TREE_BUDGET - 1)
+DEPTH_SHIFT: tl.constexpr = tl.constexpr(RANK_BITS.value + NODE_MASK.value.bit_length())
+LARGEST: tl.constexpr = tl.constexpr((1 << 31) - 1)
 
 
 @triton.jit
@@ -71,12 +74,31 @@ def _rank(  # type: ignore[no-untyped-def]  # noqa: PLR0917 a kernel is called b
 
 
 @triton.jit
+def _halves(value):  # type: ignore[no-untyped-def]
+    """Split doubles that are not negative into two integers whose order, high before low, is theirs."""
+    bits = value.to(tl.int64, bitcast=True)
+    return (bits >> 32).to(tl.int32), ((bits & 0xFFFFFFFF) - 0x80000000).to(tl.int32)
+
+
+@triton.jit
+def _whole(high, low):  # type: ignore[no-untyped-def]
+    """Undo ``_halves``."""
+    return ((high.to(tl.int64) << 32) | (low.to(tl.int64) + 0x80000000)).to(tl.float64, bitcast=True)
+
+
+@triton.jit
 def _pop(cost, key, base):  # type: ignore[no-untyped-def]
     """Return the first candidate: its cost, order key, its parent's cost, and where it stands."""
-    best = tl.min(cost, 0)
-    first = tl.min(tl.where(cost == best, key, LAST_KEY), 0)
-    is_it = (cost == best) & (key == first)
-    return best, first, tl.sum(tl.where(is_it, base, 0.0), 0), is_it
+    high, low = _halves(cost)
+    first_high = tl.min(high, 0)
+    is_it = high == first_high
+    first_low = tl.min(tl.where(is_it, low, LARGEST), 0)
+    is_it = is_it & (low == first_low)
+    first = tl.min(tl.where(is_it, key, LARGEST), 0)
+    is_it = is_it & (key == first)
+    high, low = _halves(base)
+    above = _whole(tl.max(tl.where(is_it, high, 0), 0), tl.max(tl.where(is_it, low, -LARGEST - 1), 0))
+    return _whole(first_high, first_low), first, above, is_it
 
 
 @triton.jit(do_not_specialize=["nodes", "depth", "width"])  # type: ignore[untyped-decorator]
@@ -116,12 +138,12 @@ def _grow(  # type: ignore[no-untyped-def]  # noqa: PLR0915, PLR0917 a kernel is
     start = tl.where(is_best_first, 0.0 - tl.load(values), 0.0)
     cost = tl.where(slot == 0, start, NEVER)
     base = tl.zeros([NODES], tl.float64)
-    key = tl.where(is_best_first, tl.full([NODES], 1, tl.int64) << (2 * FIELD), 0)
+    key = tl.where(is_best_first, tl.full([NODES], 1, tl.int32) << DEPTH_SHIFT, 0)
     best, first, above, is_it = _pop(cost, key, base)
     while (room > 0) & (best < NEVER):
-        level = (first >> (2 * FIELD)).to(tl.int32)
-        parent = ((first >> FIELD) & NODE_BITS).to(tl.int32)
-        rank = (first & NODE_BITS).to(tl.int32)
+        level = first >> DEPTH_SHIFT
+        parent = (first >> RANK_BITS) & NODE_MASK
+        rank = first & RANK_MASK
         nth = slot - count
         cap = tl.where(is_best_first, 0, tl.load(caps + level, mask=level < depth, other=0))
         step = tl.load(values + level * width + nth, mask=(nth >= 0) & (nth < cap), other=float("-inf"))
@@ -146,7 +168,7 @@ def _grow(  # type: ignore[no-untyped-def]  # noqa: PLR0915, PLR0917 a kernel is
         key = tl.where(is_it, first + 1, key)
         cost = tl.where(is_new, tl.where(is_best_first, best - below, total), cost)
         base = tl.where(is_new, best, base)
-        key = tl.where(is_new, ((level + 1).to(tl.int64) << (2 * FIELD)) + (slot.to(tl.int64) << FIELD), key)
+        key = tl.where(is_new, ((level + 1) << DEPTH_SHIFT) + (slot << RANK_BITS), key)
         room -= added - on_spine
         count += added
         best, first, above, is_it = _pop(cost, key, base)
