@@ -12,6 +12,7 @@ from jetspec_engine.draft.config_fields import ConfigFields
 from jetspec_engine.errors import ArtifactError
 
 PLUS_PLUS_MARKS = ("adapter", "threshold", "jetspec++", "jetspec_plus", "jetspecplus")
+HEAD_KEYS = ("num_target_layers", "target_layer_ids", "block_size", "mask_token_id")
 CORRECTION_HEAD_MARKS = ("markov", "prefix_gru", "confidence")
 PLUS_PLUS_HINT = "JetSpec++ heads (adapter, thresholds) are not supported; use the plain JetSpec head of this target"
 
@@ -23,6 +24,7 @@ def is_plus_plus_name(name: str) -> bool:
 
 def refuse_what_we_cannot_run(fields: ConfigFields) -> None:
     """Raise ArtifactError for the first setting whose head would be run otherwise than it was trained."""
+    _refuse_targets(fields)
     _refuse_variants(fields)
     _refuse_rope(fields)
     for key, expected in (("attention_bias", False), ("mlp_bias", False), ("fc_layernorm", False)):
@@ -42,6 +44,14 @@ def refuse_what_we_cannot_run(fields: ConfigFields) -> None:
     for full_key, value in fields.everywhere("draft_vocab_size"):
         if value != vocab_size:
             raise fields.error(full_key, value, f"vocab_size {vocab_size} (no reduced draft vocabulary)")
+
+
+def _refuse_targets(fields: ConfigFields) -> None:
+    if not fields.everywhere(*HEAD_KEYS):
+        raise ArtifactError(
+            f"{fields.where}: none of {', '.join(HEAD_KEYS)}, expected a draft head's configuration, not a target's",
+            hint="jetspec models list shows the heads; --head auto takes the target's own",
+        )
 
 
 def _refuse_variants(fields: ConfigFields) -> None:

@@ -71,6 +71,8 @@ def build_engine(config: ServeConfig, on_progress: Callable[[Progress], None]) -
     device = pick_device(config.device)
     dtype = pick_dtype(config.dtype, device)
     models = find_models(config, device, dtype, on_progress)
+    # Before the weights, which may be many gigabytes.
+    tokenizer = ModelTokenizer.from_folder(models.folder, models.config)
     on_progress(Progress(label=f"loading {config.target} in {_name(dtype)} on {device}", done=0, total=0))
     check_room(
         config,
@@ -85,7 +87,7 @@ def build_engine(config: ServeConfig, on_progress: Callable[[Progress], None]) -
     engine = EmbeddedEngine(
         target=target,
         drafter=drafter,
-        tokenizer=ModelTokenizer.from_folder(models.folder, models.config),
+        tokenizer=tokenizer,
         pool=pool_for(config, models.config, target, pool),
         builders=BUILDERS,
         config=config,

@@ -94,6 +94,21 @@ def test_a_missing_model_is_refused(pair: dict[str, str]) -> None:
         build({**pair, "target": "no-such-model"})
 
 
+def test_R29_a_target_without_a_tokenizer_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:
+    pair = make_tiny_pair(tmp_path)
+    target = Path(pair["target"])
+    (target / "tokenizer.json").unlink()
+    (target / "model.safetensors").write_bytes(b"not weights")
+    with pytest.raises(ArtifactError, match=r"tokenizer\.json: missing"):
+        build_engine(ServeConfig(**pair, device="cpu"), lambda progress: None)
+
+
+def test_R29_a_target_given_as_a_head_is_told_so(tmp_path: Path) -> None:
+    pair = make_tiny_pair(tmp_path)
+    with pytest.raises(ArtifactError, match="expected a draft head's configuration, not a target's"):
+        build_engine(ServeConfig(**{**pair, "head": pair["target"]}, device="cpu"), lambda progress: None)
+
+
 def test_stand_ins_come_by_name_with_their_options(pair: dict[str, str]) -> None:
     with assembled_rig(pair, tree=PLAIN) as rig:
         expected = rig.run(PROMPT, max_new_tokens=30, ignore_eos=True).ids

@@ -20,6 +20,24 @@ Pair = tuple[Tensor, Tensor]
 
 
 @jit
+def _query_places(block, kv, S: tl.constexpr, H: tl.constexpr, KV: tl.constexpr, HD: tl.constexpr, ROWS: tl.constexpr):  # type: ignore[no-untyped-def]  # noqa: PLR0917
+    """Return where a block's queries of one KV head lie, and which of the tile's rows are queries.
+
+    Row m holds position m % S of the group's query head m // S.
+    """
+    m = tl.arange(0, ROWS)
+    heads = kv * (H // KV) + m[:, None] // S
+    at = ((block * S + (m % S)[:, None]) * H + heads) * HD + tl.arange(0, HD)[None, :]
+    return at, m[:, None] < H // KV * S
+
+
+@jit
+def _key_places(first, n, kv, KV: tl.constexpr, HD: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return where the keys n of one KV head lie, counted from position ``first``."""
+    return ((first + n[:, None]) * KV + kv) * HD + tl.arange(0, HD)[None, :]
+
+
+@jit
 def _forward_kernel(  # type: ignore[no-untyped-def]  # noqa: PLR0917
     Q, KB, VB, KC, VC, ANCHORS, OUT, LSE, scale, T, A,
     S: tl.constexpr, H: tl.constexpr, KV: tl.constexpr, HD: tl.constexpr,
@@ -28,17 +46,14 @@ def _forward_kernel(  # type: ignore[no-untyped-def]  # noqa: PLR0917
     b = (tl.program_id(0) // KV).to(tl.int64)
     kv = tl.program_id(0) % KV
     a = tl.program_id(1)
-    G: tl.constexpr = H // KV
     block = b * A + a
     anchor = tl.load(ANCHORS + block).to(tl.int32)
     m = tl.arange(0, ROWS)
-    d = tl.arange(0, HD)
     s = m % S
-    is_row = m < G * S
-    q_at = ((block * S + s[:, None]) * H + kv * G + m[:, None] // S) * HD + d[None, :]
-    q = tl.load(Q + q_at, mask=is_row[:, None], other=0.0)
+    q_at, is_query = _query_places(block, kv, S, H, KV, HD, ROWS)
+    q = tl.load(Q + q_at, mask=is_query, other=0.0)
     n = tl.arange(0, COLS)
-    b_at = ((block * S + n[:, None]) * KV + kv) * HD + d[None, :]
+    b_at = _key_places(block * S, n, kv, KV, HD)
     k = tl.load(KB + b_at, mask=n[:, None] < S, other=0.0)
     v = tl.load(VB + b_at, mask=n[:, None] < S, other=0.0)
     score = tl.where((n[None, :] <= s[:, None]) & (n[None, :] < S), tl.dot(q, tl.trans(k)) * scale, -1e30)
@@ -48,7 +63,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]  # noqa: PLR0917
     mixed = tl.dot(p.to(v.dtype), v)
     for start in range(0, anchor, TILE):
         j = start + tl.arange(0, TILE)
-        c_at = ((b * T + j[:, None]) * KV + kv) * HD + d[None, :]
+        c_at = _key_places(b * T, j, kv, KV, HD)
         k_c = tl.load(KC + c_at, mask=j[:, None] < anchor, other=0.0)
         v_c = tl.load(VC + c_at, mask=j[:, None] < anchor, other=0.0)
         score_c = tl.where(j[None, :] < anchor, tl.dot(q, tl.trans(k_c)) * scale, -1e30)
@@ -58,7 +73,7 @@ def _forward_kernel(  # type: ignore[no-untyped-def]  # noqa: PLR0917
         total = total * shrink + tl.sum(p_c, 1)
         mixed = mixed * shrink[:, None] + tl.dot(p_c.to(v_c.dtype), v_c)
         top = new_top
-    tl.store(OUT + q_at, (mixed / total[:, None]).to(OUT.dtype.element_ty), mask=is_row[:, None])
+    tl.store(OUT + q_at, (mixed / total[:, None]).to(OUT.dtype.element_ty), mask=is_query)
     tl.store(LSE + (block * KV + kv) * ROWS + m, top + tl.log(total))
 
 
@@ -71,24 +86,21 @@ def _backward_block_kernel(  # type: ignore[no-untyped-def]  # noqa: PLR0917
     b = (tl.program_id(0) // KV).to(tl.int64)
     kv = tl.program_id(0) % KV
     a = tl.program_id(1)
-    G: tl.constexpr = H // KV
     block = b * A + a
     anchor = tl.load(ANCHORS + block).to(tl.int32)
     m = tl.arange(0, ROWS)
-    d = tl.arange(0, HD)
     s = m % S
-    is_row = m < G * S
-    q_at = ((block * S + s[:, None]) * H + kv * G + m[:, None] // S) * HD + d[None, :]
-    q = tl.load(Q + q_at, mask=is_row[:, None], other=0.0)
-    dout = tl.load(DOUT + q_at, mask=is_row[:, None], other=0.0)
-    out = tl.load(OUT + q_at, mask=is_row[:, None], other=0.0)
+    q_at, is_query = _query_places(block, kv, S, H, KV, HD, ROWS)
+    q = tl.load(Q + q_at, mask=is_query, other=0.0)
+    dout = tl.load(DOUT + q_at, mask=is_query, other=0.0)
+    out = tl.load(OUT + q_at, mask=is_query, other=0.0)
     delta = tl.sum(dout.to(tl.float32) * out.to(tl.float32), 1)
     line = (block * KV + kv) * ROWS + m
     tl.store(DELTA + line, delta)
     lse = tl.load(LSE + line)
     n = tl.arange(0, COLS)
     is_col = n[:, None] < S
-    b_at = ((block * S + n[:, None]) * KV + kv) * HD + d[None, :]
+    b_at = _key_places(block * S, n, kv, KV, HD)
     k = tl.load(KB + b_at, mask=is_col, other=0.0)
     v = tl.load(VB + b_at, mask=is_col, other=0.0)
     score = tl.dot(q, tl.trans(k)) * scale
@@ -99,13 +111,13 @@ def _backward_block_kernel(  # type: ignore[no-untyped-def]  # noqa: PLR0917
     tl.store(DVB + b_at, tl.dot(tl.trans(p).to(dout.dtype), dout).to(DVB.dtype.element_ty), mask=is_col)
     for start in range(0, anchor, TILE):
         j = start + tl.arange(0, TILE)
-        c_at = ((b * T + j[:, None]) * KV + kv) * HD + d[None, :]
+        c_at = _key_places(b * T, j, kv, KV, HD)
         k_c = tl.load(KC + c_at, mask=j[:, None] < anchor, other=0.0)
         v_c = tl.load(VC + c_at, mask=j[:, None] < anchor, other=0.0)
         p_c = tl.where(j[None, :] < anchor, tl.exp(tl.dot(q, tl.trans(k_c)) * scale - lse[:, None]), 0.0)
         ds_c = p_c * (tl.dot(dout, tl.trans(v_c)) - delta[:, None]) * scale
         dq += tl.dot(ds_c.to(k_c.dtype), k_c)
-    tl.store(DQ + q_at, dq.to(DQ.dtype.element_ty), mask=is_row[:, None])
+    tl.store(DQ + q_at, dq.to(DQ.dtype.element_ty), mask=is_query)
 
 
 @jit
@@ -116,12 +128,9 @@ def _backward_context_kernel(  # type: ignore[no-untyped-def]  # noqa: PLR0917
     b = (tl.program_id(0) // KV).to(tl.int64)
     kv = tl.program_id(0) % KV
     start = tl.program_id(1) * TILE
-    G: tl.constexpr = H // KV
     m = tl.arange(0, ROWS)
-    d = tl.arange(0, HD)
     j = start + tl.arange(0, TILE)
-    is_row = m < G * S
-    c_at = ((b * T + j[:, None]) * KV + kv) * HD + d[None, :]
+    c_at = _key_places(b * T, j, kv, KV, HD)
     k = tl.load(KC + c_at, mask=j[:, None] < T, other=0.0)
     v = tl.load(VC + c_at, mask=j[:, None] < T, other=0.0)
     dk = tl.zeros([TILE, HD], tl.float32)
@@ -130,9 +139,9 @@ def _backward_context_kernel(  # type: ignore[no-untyped-def]  # noqa: PLR0917
         block = b * A + a
         anchor = tl.load(ANCHORS + block).to(tl.int32)
         if anchor > start:
-            q_at = ((block * S + (m % S)[:, None]) * H + kv * G + m[:, None] // S) * HD + d[None, :]
-            q = tl.load(Q + q_at, mask=is_row[:, None], other=0.0)
-            dout = tl.load(DOUT + q_at, mask=is_row[:, None], other=0.0)
+            q_at, is_query = _query_places(block, kv, S, H, KV, HD, ROWS)
+            q = tl.load(Q + q_at, mask=is_query, other=0.0)
+            dout = tl.load(DOUT + q_at, mask=is_query, other=0.0)
             line = (block * KV + kv) * ROWS + m
             lse = tl.load(LSE + line)
             delta = tl.load(DELTA + line)
