@@ -23,7 +23,11 @@ from jetspec_engine.sglang_backend.kernels.verify_attention import (  # noqa: E4
     Tiles,
     verify_attention,
 )
-from jetspec_engine.sglang_backend.kernels.verify_scratch import VerifyScratch, split_bounds  # noqa: E402
+from jetspec_engine.sglang_backend.kernels.verify_scratch import (  # noqa: E402
+    VerifyScratch,
+    bounds_within,
+    split_bounds,
+)
 
 IS_CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if IS_CUDA else "cpu"
@@ -51,7 +55,12 @@ class Text:
         self.query = normal(self.count, heads, width)
         self.shape, self.scale = shape, width**-0.5
         self.scratch = VerifyScratch.allocate(
-            rows=2 * MOST, heads=heads, width=width, max_context=LENGTH + PATH, device=DEVICE, first=64
+            rows=2 * MOST,
+            heads=heads,
+            width=width,
+            max_context=LENGTH + PATH,
+            device=DEVICE,
+            bounds=split_bounds(LENGTH + PATH, first=64),
         )
 
 
@@ -183,3 +192,13 @@ def test_more_nodes_than_the_scratch_holds_are_refused():
     text = Text(5, SHAPES[0], torch.float32)
     with pytest.raises(EngineError, match="expected at most the scratch's"):
         verify(text, [(1, list(range(1, 2 * MOST + 2)), [-1] * (2 * MOST + 1))])
+
+
+def test_many_rows_get_coarser_cuts_within_the_memory_they_may_take():
+    finest = split_bounds(40_960)
+    assert bounds_within(40_960, piece_bytes=1, most_bytes=len(finest)) == finest
+    coarser = bounds_within(40_960, piece_bytes=1 << 20, most_bytes=12 << 20)
+    assert len(coarser) - 1 <= 12
+    assert coarser[-1] >= 40_960
+    assert set(coarser[:-1]) <= set(finest)
+    assert len(bounds_within(40_960, piece_bytes=1 << 40, most_bytes=1)) == 2

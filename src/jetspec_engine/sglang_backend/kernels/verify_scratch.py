@@ -13,6 +13,7 @@ from torch import Tensor
 
 FIRST = 128
 FINER = 4
+MOST_BYTES = 1 << 30
 
 
 def split_bounds(max_context: int, first: int = FIRST, finer: int = FINER) -> list[int]:
@@ -27,6 +28,24 @@ def split_bounds(max_context: int, first: int = FIRST, finer: int = FINER) -> li
     while bounds[-1] < max_context:
         share = bounds[-1] // finer
         bounds.append(bounds[-1] + max(first, 1 << share.bit_length() >> 1))
+    return bounds
+
+
+def bounds_within(max_context: int, piece_bytes: int, most_bytes: int) -> list[int]:
+    """Return the finest cuts whose results fit; where nothing fits, the coarsest there are.
+
+    A batch that needs coarse cuts for its memory has requests enough to fill a GPU without fine ones.
+
+    Args:
+        max_context: as for ``split_bounds``.
+        piece_bytes: memory that one more piece takes.
+        most_bytes: what all may take.
+    """
+    first, finer = FIRST, FINER
+    bounds = split_bounds(max_context, first, finer)
+    while (len(bounds) - 1) * piece_bytes > most_bytes and len(bounds) > 2:
+        first, finer = 2 * first, max(1, finer // 2)
+        bounds = split_bounds(max_context, first, finer)
     return bounds
 
 
@@ -47,8 +66,8 @@ class VerifyScratch:
 
     @classmethod
     def allocate(
-        cls, *, rows: int, heads: int, width: int, max_context: int, device: torch.device | str, first: int = FIRST,
-        finer: int = FINER,
+        cls, *, rows: int, heads: int, width: int, max_context: int, device: torch.device | str,
+        most_bytes: int = MOST_BYTES, bounds: list[int] | None = None,
     ) -> Self:  # fmt: skip
         """Reserve the memory; it is not initialised, a piece is written before it is read.
 
@@ -58,9 +77,11 @@ class VerifyScratch:
             width: F of a head.
             max_context: longest list of keys, the tree included.
             device: where.
-            first, finer: see ``split_bounds``.
+            most_bytes: more rows than fit get coarser cuts. Other cuts give other bits: what is to agree bit by bit
+                runs on one scratch, or on scratches of the same rows, heads, width and context.
+            bounds: the cuts, None for the finest that fit.
         """
-        bounds = split_bounds(max_context, first, finer)
+        bounds = bounds or bounds_within(max_context, rows * heads * (width + 2) * 4, most_bytes)
         shape = (len(bounds) - 1, rows, heads)
         return cls(
             bounds=torch.tensor(bounds, dtype=torch.int32, device=device),
