@@ -5,6 +5,8 @@ oneDNN compiles a kernel for every shape it meets and keeps it: up to 0.6 MB a s
 nothing of what the rows mean.
 """
 
+from functools import lru_cache
+
 from torch import Tensor
 from torch.nn import functional
 
@@ -12,6 +14,7 @@ from torch.nn import functional
 ROW_COUNTS = (1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 
 
+@lru_cache(maxsize=1024)
 def next_row_count(count: int) -> int:
     """Return the smallest allowed number of rows that is at least ``count``: one of ROW_COUNTS, or a multiple of it."""
     largest = ROW_COUNTS[-1]

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from jetspec_engine.embedded.scores import ScoreArithmetic
+from jetspec_engine.embedded.scores import ScoreArithmetic, as_pairs
 from jetspec_engine.embedded.state import KeyValueState
 from jetspec_engine.embedded.sums import TOTAL_BITS, ExactSums, SpanKeys, SumArithmetic
 from jetspec_engine.protocol import VerifyItem
@@ -50,6 +50,23 @@ class Arithmetic:
         return max(self.scores.padded_rows(count), self.sums.padded_rows(count))
 
 
+@dataclass(frozen=True, kw_only=True)
+class AttentionSetup:
+    """What all items of all verifies share.
+
+    Attributes:
+        state: where keys and values live.
+        heads: the heads.
+        arithmetic: of scores and sums.
+        windows: each layer's sliding window.
+    """
+
+    state: KeyValueState
+    heads: HeadShape
+    arithmetic: Arithmetic
+    windows: Sequence[int | None]
+
+
 def cut_chain(item: VerifyItem, heads: HeadShape) -> list[VerifyItem]:
     """Return a long chain as shorter ones, each behind the last, so that a piece's scores stay in a core's cache.
 
@@ -74,21 +91,13 @@ class Span:
         item: the item.
         window: keys a row sees, itself included; None for all.
         ancestors: (N, N) bool, the tree's mask; None for a single node.
-        heads: the heads.
-        arithmetic: of the attention.
-        state: where keys and values live.
+        setup: of the model's attention.
     """
 
     def __init__(
-        self,
-        *,
-        item: VerifyItem,
-        window: int | None,
-        ancestors: NDArray[np.bool_] | None,
-        heads: HeadShape,
-        arithmetic: Arithmetic,
-        state: KeyValueState,
+        self, *, item: VerifyItem, window: int | None, ancestors: NDArray[np.bool_] | None, setup: AttentionSetup
     ) -> None:
+        heads, arithmetic, state = setup.heads, setup.arithmetic, setup.state
         count, group = item.tree.num_nodes, heads.group
         oldest = 0 if window is None else max(0, item.length - window + 1)
         num_keys = item.length + count - oldest
@@ -98,6 +107,7 @@ class Span:
         shape = (heads.num_kv_heads, arithmetic.padded_rows(count * group), num_scored)
         self.scores = torch.empty(shape, dtype=torch.float32, device=state.keys.device)
         self.weights = self.scores[:, :, :num_keys]
+        self.largest = torch.empty((*shape[:2], 1), dtype=torch.float32, device=state.keys.device)
         self.sums = arithmetic.sums.span(
             SpanKeys(
                 item=item,
@@ -146,59 +156,95 @@ class ItemAttention:
 
     Args:
         item: the item; its rows become positions ``length ..`` of its region.
-        state: where keys and values live.
-        heads: the heads.
-        arithmetic: of scores and sums.
-        windows: each layer's sliding window.
+        setup: of the model's attention.
         rotations: (N, head_dim / 2) complex64, the rotations of the rows' positions.
+        fused: (N, (H + 2 KV) * head_dim), where the caller puts the rows' queries, keys and values of each layer; see
+            ``decoder.Attend``.
+        out: (N, H * head_dim), overwritten by every call.
     """
 
     def __init__(
-        self,
-        *,
-        item: VerifyItem,
-        state: KeyValueState,
-        heads: HeadShape,
-        arithmetic: Arithmetic,
-        windows: Sequence[int | None],
-        rotations: Tensor,
+        self, item: VerifyItem, setup: AttentionSetup, *, rotations: Tensor, fused: Tensor, out: Tensor
     ) -> None:
-        count = item.tree.num_nodes
-        self._arithmetic = arithmetic
+        count, heads, state = item.tree.num_nodes, setup.heads, setup.state
+        self._scores, self._sums, self._windows = setup.arithmetic.scores, setup.arithmetic.sums, setup.windows
         first = item.region.start + item.length
         self._new_values = state.values[:, :, first : first + count].unbind(0)
         ancestors = ancestor_mask(item.tree.parents) if count > 1 else None
         self._spans = {
-            window: Span(item=item, window=window, ancestors=ancestors, heads=heads, arithmetic=arithmetic, state=state)
-            for window in set(windows)
+            window: Span(item=item, window=window, ancestors=ancestors, setup=setup) for window in set(setup.windows)
         }
-        self._windows = windows
-        self._rows = arithmetic.scores.rows(
+        self._rows = setup.arithmetic.scores.rows(
             count=count,
             group=heads.group,
-            padded_rows=arithmetic.padded_rows(count * heads.group),
+            padded_rows=setup.arithmetic.padded_rows(count * heads.group),
             new_keys=state.keys[:, :, first : first + count],
             rotations=rotations,
         )
+        # Views are made once for all layers: in a forward of one row a view costs as much as the arithmetic on it.
+        q, k, v = cut_heads(fused, heads)
+        self._q, self._k, self._v = as_pairs(q), as_pairs(k), v
+        self._out = out.view(count, heads.num_kv_heads, heads.group, heads.head_dim)
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> None:
-        """Store k and v and write the attention's result.
-
-        Args:
-            layer: 0 .. L - 1.
-            q: (N, KV heads, group, head_dim / 2) complex64, not rotated.
-            k: (N, KV heads, head_dim / 2) complex64, not rotated.
-            v: (N, KV heads, head_dim) float32.
-            out: (N, KV heads, group, head_dim), overwritten.
-        """
+    def __call__(self, layer: int) -> None:
+        """Store keys and values of layer 0 .. L - 1 and write the attention's result."""
         span = self._spans[self._windows[layer]]
-        self._arithmetic.sums.store(layer, v.transpose(0, 1), self._new_values[layer])
-        queries = self._rows.store(layer, q, k)
-        self._arithmetic.scores.score(layer, queries, span.keys[layer], span.scores)
+        self._sums.store(layer, self._v, self._new_values[layer])
+        queries = self._rows.store(layer, self._q, self._k)
+        self._scores.score(layer, queries, span.keys[layer], span.scores)
         if span.hidden is not None:
             # Filled, not added to: a hidden key may be NaN.
             span.masked.masked_fill_(span.hidden, -math.inf)
         weights = span.weights
         # Not exp2: its vector body and its scalar tail differ, so an element's bits would depend on its place.
-        weights.sub_(weights.amax(-1, keepdim=True).sub_(TOTAL_BITS * math.log(2))).exp_()
-        span.sums.combine(layer, out)
+        torch.amax(weights, -1, keepdim=True, out=span.largest)
+        weights.sub_(span.largest.sub_(TOTAL_BITS * math.log(2))).exp_()
+        span.sums.combine(layer, self._out)
+
+
+def cut_heads(fused: Tensor, heads: HeadShape) -> tuple[Tensor, Tensor, Tensor]:
+    """Return views of fused rows (N, (H + 2 KV) * head_dim): q (KV, N, group, head_dim), k and v (KV, N, head_dim)."""
+    num_kv, group, head_dim = heads.num_kv_heads, heads.group, heads.head_dim
+    by_head = fused.view(len(fused), -1, head_dim)
+    q, k, v = by_head.split_with_sizes((num_kv * group, num_kv, num_kv), 1)
+    return q.view(len(fused), num_kv, group, head_dim).transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1)
+
+
+class BatchAttention:
+    """``decoder.Attend`` over the rows of several items: each item's rows see their own sequence and nothing else.
+
+    Args:
+        items: run in order: a piece of a chain sees what those before it stored.
+        setup: of the model's attention.
+        num_rows: n, at least the items' rows; those beyond them are padding, and their result is zero.
+        rotations: of the items' rows, in their order, (rows, head_dim / 2) complex64.
+        dtype: of the result.
+    """
+
+    def __init__(
+        self,
+        items: Sequence[VerifyItem],
+        setup: AttentionSetup,
+        *,
+        num_rows: int,
+        rotations: Tensor,
+        dtype: torch.dtype,
+    ) -> None:
+        heads, device = setup.heads, rotations.device
+        num_heads = heads.num_kv_heads * heads.group
+        width = (num_heads + 2 * heads.num_kv_heads) * heads.head_dim
+        self.fused = torch.empty((num_rows, width), dtype=torch.float32, device=device)
+        self._result = torch.zeros((num_rows, num_heads * heads.head_dim), dtype=dtype, device=device)
+        self._items = []
+        first = 0
+        for item in items:
+            rows = slice(first, first + item.tree.num_nodes)
+            parts = {"rotations": rotations[rows], "fused": self.fused[rows], "out": self._result[rows]}
+            self._items.append(ItemAttention(item, setup, **parts))
+            first = rows.stop
+
+    def __call__(self, layer: int) -> Tensor:
+        """Return (n, H * head_dim), valid until the next call; see ``decoder.Attend``."""
+        for attend in self._items:
+            attend(layer)
+        return self._result

@@ -74,12 +74,12 @@ class HybridBatch:
     """``decoder.Attend`` and ``delta_block.Recur`` over the rows of several items, each by the part that does it."""
 
     def __init__(self, attend: Attend, scan: DeltaScan) -> None:
-        self._attend = attend
+        self._attend, self.fused = attend, attend.fused
         self.window, self.scan = scan.window, scan.scan
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def __call__(self, layer: int) -> Tensor:
         """Return (n, H * head_dim), valid until the next call; see ``decoder.Attend``."""
-        return self._attend(layer, q, k, v)
+        return self._attend(layer)
 
 
 def _split(inputs: Inputs, counts: Sequence[int]) -> list[Inputs]:

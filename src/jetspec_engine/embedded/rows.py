@@ -52,6 +52,16 @@ class RowPolicy:
         return run(*rows) if count == allowed else run(*(pad_rows(x, allowed) for x in rows))[:count]
 
 
+def shared_row_count(count: int, policies: Sequence[RowPolicy]) -> int:
+    """Return how many rows to pad ``count`` rows to, so that no layer of these policies needs to pad them again.
+
+    The count itself where no padding spares all of them theirs: one layer's least is above another's most, or the
+    rows are run in tiles.
+    """
+    wanted = max([next_row_count(count), *(policy.min_rows for policy in policies)])
+    return wanted if all(wanted <= policy.max_rows for policy in policies) else count
+
+
 @dataclass(frozen=True, kw_only=True)
 class Operands:
     """What a layer is tried with: rows (ANCHOR_ROWS, K), and weights (N, K) whose columns match them."""

@@ -26,9 +26,9 @@ class RowScores(Protocol):
     """One item's rows in one verify."""
 
     def store(self, layer: int, q: Tensor, k: Tensor) -> Tensor:
-        """Rotate and store the keys k (N, KV, head_dim / 2) complex64, and return the rotated queries for ``score``.
+        """Rotate and store the keys k (KV, N, head_dim / 2) complex64, and return the rotated queries for ``score``.
 
-        q is (N, KV, group, head_dim / 2) complex64.
+        q is (KV, N, group, head_dim / 2) complex64.
         """
         ...
 
@@ -115,8 +115,8 @@ class _Float32Rows:
         self._rotated = _by_node(as_pairs(queries)[:, : count * group], count, group)
 
     def store(self, layer: int, q: Tensor, k: Tensor) -> Tensor:
-        torch.mul(k.transpose(0, 1), self._rotations, out=self._keys[layer])
-        torch.mul(q.transpose(0, 1), self._scaled_rotations, out=self._rotated)
+        torch.mul(k, self._rotations, out=self._keys[layer])
+        torch.mul(q, self._scaled_rotations, out=self._rotated)
         return self._queries
 
 
@@ -177,10 +177,10 @@ class _ExactRows:
 
     def store(self, layer: int, q: Tensor, k: Tensor) -> Tensor:
         for_query, for_key = self._exponents[layer]
-        rotated = torch.view_as_real(k.transpose(0, 1) * self._rotations).flatten(-2)
+        rotated = torch.view_as_real(k * self._rotations).flatten(-2)
         torch.mul(rotated, 2.0**for_key, out=self._keys[layer])
         self._keys[layer].round_()
-        rotated = torch.view_as_real(q.transpose(0, 1) * self._rotations.unsqueeze(1)).flatten(-2)
+        rotated = torch.view_as_real(q * self._rotations.unsqueeze(1)).flatten(-2)
         torch.mul(
             rotated, 2.0**for_query, out=_by_node(self._queries[:, : self._shape[0] * self._shape[1]], *self._shape)
         )

@@ -166,8 +166,7 @@ class SequentialSums:
 
     def store(self, layer: int, v: Tensor, out: Tensor) -> None:  # noqa: ARG002
         """Write the values."""
-        out.copy_(v)
-        out.nan_to_num_()
+        torch.nan_to_num(v, out=out)
 
     def span(self, keys: SpanKeys) -> SpanSums:
         """Prepare one item's sums."""
@@ -177,7 +176,6 @@ class SequentialSums:
 class _SequentialSpan:
     def __init__(self, keys: SpanKeys, block: int) -> None:
         tree, length, oldest = keys.item.tree, keys.item.length, keys.oldest
-        self._shape = (tree.num_nodes, keys.group)
         self._weights = keys.weights
         if tree.is_chain:
             # A chain's positions ascend in memory as the prefix's do.
@@ -190,15 +188,24 @@ class _SequentialSpan:
         ranges = [(slice(low - oldest, high - oldest), counts) for low, high, counts in parts]
         self._parts = [(keys.weights[:, :, taken], counts) for taken, counts in ranges]
         self._values = list(zip(*(keys.values[:, :, taken].unbind(0) for taken, _ in ranges), strict=True))
+        heads, rows = keys.weights.shape[:2]
+        self._summed = keys.values.new_empty((heads, rows, keys.values.shape[3]))
+        self._exact_totals = keys.weights.new_empty((heads, rows, 1), dtype=torch.float64)
+        self._totals = keys.weights.new_empty((heads, rows, 1))
+        self._quotient = tuple(by_node(x, tree.num_nodes, keys.group) for x in (self._summed, self._totals))
 
     def combine(self, layer: int, out: Tensor) -> None:
-        totals = self._weights.round_().sum(-1, keepdim=True, dtype=torch.float64)
-        summed: Tensor | None = None
+        torch.sum(self._weights.round_(), -1, keepdim=True, dtype=torch.float64, out=self._exact_totals)
+        self._totals.copy_(self._exact_totals)
+        is_first = True
         for (weights, counts), values in zip(self._parts, self._values[layer], strict=True):
             counted = weights if counts is None else weights * counts
-            summed = torch.bmm(counted, values) if summed is None else summed.baddbmm_(counted, values)
-        assert summed is not None
-        torch.div(by_node(summed, *self._shape), by_node(totals.float(), *self._shape), out=out)
+            if is_first:
+                torch.bmm(counted, values, out=self._summed)
+            else:
+                self._summed.baddbmm_(counted, values)
+            is_first = False
+        torch.div(*self._quotient, out=out)
 
 
 Part = tuple[int, int, Tensor | None]

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from jetspec_engine.config import check_integer
-from jetspec_engine.embedded.attention import Arithmetic, HeadShape, ItemAttention, cut_chain
+from jetspec_engine.embedded.attention import Arithmetic, AttentionSetup, BatchAttention, HeadShape, cut_chain
 from jetspec_engine.embedded.delta_scan import DeltaScan, HybridBatch
 from jetspec_engine.embedded.delta_state import DeltaState
-from jetspec_engine.embedded.linear import LinearFactory
+from jetspec_engine.embedded.linear import LinearFactory, RowwiseLayer
 from jetspec_engine.embedded.precision import strict_precision
-from jetspec_engine.embedded.scores import ExactScores, Float32Scores, as_pairs, probe_scores
+from jetspec_engine.embedded.rows import shared_row_count
+from jetspec_engine.embedded.scores import ExactScores, Float32Scores, probe_scores
 from jetspec_engine.embedded.state import KeyValueState
 from jetspec_engine.embedded.sums import MAX_SEQUENTIAL_NODES, ExactSums, SequentialSums, probe_sequential
 from jetspec_engine.errors import EngineError
@@ -71,27 +72,34 @@ class DecoderTarget:
         check_integer("max_seq_len", self.max_seq_len, 1, config.max_position_embeddings)
         for tap in self.taps:
             check_integer("taps", tap, 0, config.num_layers - 1)
-        self._heads = HeadShape(
-            num_kv_heads=config.num_kv_heads, group=config.num_heads // config.num_kv_heads, head_dim=config.head_dim
-        )
-        self._windows = [config.sliding_windows[layer] for layer in config.attention_layers]
         with torch.inference_mode(), strict_precision():
-            self._arithmetic = choose_arithmetic(config, weights, self.device, max_nodes)
+            arithmetic = choose_arithmetic(config, weights, self.device, max_nodes)
             self._factory = LinearFactory(self.dtype, self.device)
             make_layer = DecoderLayer if config.is_dense else HybridLayer
             self._decoder = Decoder(config, weights, self._factory, make_layer)
+            self._is_padding = is_dense
             self._rotations = rotary_table(config, self.max_seq_len + POSITIONS_BEYOND_CONTEXT).to(self.device)
         self.state = KeyValueState(
             num_layers=len(config.attention_layers),
             num_heads=config.num_kv_heads,
             num_slots=num_slots,
             head_dim=config.head_dim,
-            key_dtype=self._arithmetic.scores.key_dtype,
-            value_dtype=self._arithmetic.sums.value_dtype,
-            num_guard_slots=self._arithmetic.scores.min_keys,
+            key_dtype=arithmetic.scores.key_dtype,
+            value_dtype=arithmetic.sums.value_dtype,
+            num_guard_slots=arithmetic.scores.min_keys,
             device=self.device,
         )
         self.delta = DeltaState(config.delta, self.dtype, self.device) if config.delta is not None else None
+        self._attention = AttentionSetup(
+            state=self.state,
+            heads=HeadShape(
+                num_kv_heads=config.num_kv_heads,
+                group=config.num_heads // config.num_kv_heads,
+                head_dim=config.head_dim,
+            ),
+            arithmetic=arithmetic,
+            windows=[config.sliding_windows[layer] for layer in config.attention_layers],
+        )
 
     @property
     def lm_head(self) -> Callable[[Tensor], Tensor]:
@@ -163,7 +171,9 @@ class DecoderTarget:
         return {
             "dtype": str(self.dtype).removeprefix("torch."),
             "device": str(self.device),
-            "attention": [type(self._arithmetic.scores).__name__, type(self._arithmetic.sums).__name__],
+            "attention": [
+                type(part).__name__ for part in (self._attention.arithmetic.scores, self._attention.arithmetic.sums)
+            ],
             "weights": self._factory.layout.name,
             "row_policy": policies,
             "state_bytes": self.state.num_bytes,
@@ -171,38 +181,38 @@ class DecoderTarget:
 
     def _forward(self, items: Sequence[VerifyItem]) -> list[VerifyResult]:
         counts = [item.tree.num_nodes for item in items]
-        tokens = torch.from_numpy(np.concatenate([item.tree.tokens for item in items])).to(self.device)
-        pieces = [piece for item in items for piece in cut_chain(item, self._heads)]
-        rows = [piece.tree.num_nodes for piece in pieces]
-        rotations = self._rotations[torch.from_numpy(self._positions(items)).to(self.device)].split_with_sizes(rows)
-        attend = [
-            ItemAttention(
-                item=item,
-                state=self.state,
-                heads=self._heads,
-                arithmetic=self._arithmetic,
-                windows=self._windows,
-                rotations=turned,
-            )
-            for item, turned in zip(pieces, rotations, strict=True)
-        ]
-        batch = BatchAttention(attend, rows, self._heads, self.dtype, self.device)
+        num_rows = self._num_rows(sum(counts))
+        padding = np.zeros(num_rows - sum(counts), np.int64)
+        tokens = torch.from_numpy(np.concatenate([*(item.tree.tokens for item in items), padding])).to(self.device)
+        rotations = self._rotations[torch.from_numpy(self._positions(items)).to(self.device)]
+        pieces = [piece for item in items for piece in cut_chain(item, self._attention.heads)]
+        batch = BatchAttention(pieces, self._attention, num_rows=num_rows, rotations=rotations, dtype=self.dtype)
         if self.delta is None:
             hidden, tapped = self._decoder.hidden(tokens, batch, self.taps)
         else:
             scan = DeltaScan(items, self.delta, self.device)
             hidden, tapped = self._decoder.hidden(tokens, HybridBatch(batch, scan), self.taps)
             scan.finish()
+        hidden = hidden[: sum(counts)]
         wanted = [
             states[item.logits_from :] for item, states in zip(items, hidden.split_with_sizes(counts), strict=True)
         ]
         sizes = [len(states) for states in wanted]
         logits = self._decoder.logits(torch.cat(wanted)) if sum(sizes) else hidden.new_empty((0, self.vocab_size))
-        taps = torch.cat(tapped, -1).split_with_sizes(counts) if self.taps else [None] * len(items)
+        taps = torch.cat(tapped, -1)[: sum(counts)].split_with_sizes(counts) if self.taps else [None] * len(items)
         return [
             VerifyResult(logits=own, hidden=states)
             for own, states in zip(logits.split_with_sizes(sizes), taps, strict=True)
         ]
+
+    def _num_rows(self, count: int) -> int:
+        """Return how many rows to run for ``count``: dense layers are spared a padding of their own."""
+        if not self._is_padding:
+            return count
+        head = self.lm_head
+        own = head.policy if isinstance(head, RowwiseLayer) else None
+        # The LM head is given the wanted rows alone, and pads them itself.
+        return shared_row_count(count, [policy for policy in self._factory.policies.values() if policy is not own])
 
     def _positions(self, items: Sequence[VerifyItem]) -> Any:
         """Return every row's absolute position, (n,) int64."""
@@ -245,45 +255,3 @@ def choose_arithmetic(
         scores=Float32Scores(config.head_dim) if has_fast_scores else ExactScores(config.head_dim, bounds),
         sums=SequentialSums(config.head_dim, max_nodes) if has_fast_sums else ExactSums(bounds),
     )
-
-
-class BatchAttention:
-    """``decoder.Attend`` over the rows of several items: each item's rows see their own sequence and nothing else.
-
-    Args:
-        items: each item's attention, run in order: a piece of a chain sees what those before it stored.
-        counts: rows of each, in the batch's order.
-        heads: the heads.
-        dtype: of the result.
-        device: of the result.
-    """
-
-    def __init__(
-        self,
-        items: Sequence[ItemAttention],
-        counts: Sequence[int],
-        heads: HeadShape,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        shape = (sum(counts), heads.num_kv_heads, heads.group, heads.head_dim)
-        by_head = torch.empty(shape, dtype=dtype, device=device)
-        self._result = by_head.flatten(1)
-        self._counts = list(counts)
-        self._items = list(zip(items, by_head.split_with_sizes(self._counts), strict=True))
-
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Return (n, H * head_dim), valid until the next call; see ``decoder.Attend``."""
-        pairs, key_pairs = as_pairs(q), as_pairs(k)
-        if len(self._items) == 1:
-            attend, out = self._items[0]
-            attend(layer, pairs, key_pairs, v, out)
-            return self._result
-        rows = (
-            pairs.split_with_sizes(self._counts),
-            key_pairs.split_with_sizes(self._counts),
-            v.split_with_sizes(self._counts),
-        )
-        for (attend, out), own_q, own_k, own_v in zip(self._items, *rows, strict=True):
-            attend(layer, own_q, own_k, own_v, out)
-        return self._result

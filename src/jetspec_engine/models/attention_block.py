@@ -53,7 +53,8 @@ class AttentionBlock:
                 functional.rms_norm(part, (config.head_dim,), gain, config.rms_norm_eps)
                 for part, gain in zip((q, k), self._norms, strict=True)
             )
-        mixed = attend(self._ordinal, q.view(len(x), config.num_kv_heads, -1, config.head_dim), k, v)
+        torch.cat((q, k, v), 1, out=attend.fused.view(len(x), -1, config.head_dim))
+        mixed = attend(self._ordinal)
         if gates:
             mixed = (mixed.float() * sigmoid(gate.flatten(1))).to(x.dtype)
         return self._output(mixed, x)

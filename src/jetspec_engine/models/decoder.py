@@ -29,16 +29,18 @@ class LayerFactory(Protocol):
 
 
 class Attend(Protocol):
-    """Attention over everything a row may see, itself included."""
+    """Attention over everything a row may see, itself included.
 
-    def __call__(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Store k and v and return the attention's output.
+    Attributes:
+        fused: (n, (H + 2 KV heads) * head_dim) float32, filled by the caller before every call with the rows' queries,
+            keys and values in this order, not rotated, the dimensions of a pair of q and k side by side. One place
+            for all layers, so that whoever attends cuts it up once a forward.
+    """
 
-        Args:
-            layer: 0 .. L - 1.
-            q: (n, KV heads, H / KV heads, head_dim) float32, not rotated, the dimensions of a pair side by side.
-            k: (n, KV heads, head_dim) float32, likewise.
-            v: (n, KV heads, head_dim) float32.
+    fused: Tensor
+
+    def __call__(self, layer: int) -> Tensor:
+        """Store the keys and values of layer 0 .. L - 1 and return the attention's output.
 
         Returns:
             (n, H * head_dim) in the model's dtype; valid until the next call.
@@ -87,12 +89,13 @@ class DecoderLayer:
         """Return the states after this layer, (n, E)."""
         config = self._config
         normed = functional.rms_norm(x, (config.hidden_size,), self._input_norm, config.rms_norm_eps)
-        heads = self._qkv(normed).float().view(x.shape[0], -1, config.head_dim)
-        q, k, v = heads.split_with_sizes((config.num_heads, config.num_kv_heads, config.num_kv_heads), 1)
+        attend.fused.copy_(self._qkv(normed))
         if self._head_norms is not None:
-            q = functional.rms_norm(q, (config.head_dim,), self._head_norms[0], config.rms_norm_eps)
-            k = functional.rms_norm(k, (config.head_dim,), self._head_norms[1], config.rms_norm_eps)
-        x = self._output(attend(index, q.view(x.shape[0], config.num_kv_heads, -1, config.head_dim), k, v), x)
+            heads = attend.fused.view(x.shape[0], -1, config.head_dim)
+            parts = heads.split_with_sizes((config.num_heads, config.num_kv_heads, config.num_kv_heads), 1)
+            for part, weight in zip(parts, self._head_norms, strict=False):
+                part.copy_(functional.rms_norm(part, (config.head_dim,), weight, config.rms_norm_eps))
+        x = self._output(attend(index), x)
         normed = functional.rms_norm(x, (config.hidden_size,), self._inner_norm, config.rms_norm_eps)
         return self._down(self._gated(normed), x)
 
