@@ -1,18 +1,24 @@
 """Speed on this machine, one process, interleaved: python -m tests.measure.cpu_speed.
 
 transformers' generate, plain decoding, the linear path and trees decode the same prompts to the same number of tokens,
-turn by turn, so that drift of the machine hits all alike. tok/s is emitted tokens over wall time, prefill included;
-the step cost ratio is the median tree round over the median linear round, prefill excluded. Run it on a quiet machine.
+turn by turn, so that drift of the machine hits all alike. All run on the engine's thread: OpenMP keeps a pool of
+workers for every thread that computes, and a second pool slows both sides (``embedded.own_thread``). tok/s is emitted
+tokens over wall time, prefill included; the step cost ratio is the median tree round over the median linear round,
+prefill excluded. Run it on a quiet machine.
+
+Every repeat is written down as it ends, and a later call with the same arguments at the same commit goes on from there.
 """
 
 import argparse
+import json
+import math
 import statistics
 import time
 from pathlib import Path
 from typing import Any
 
 import torch
-from tests.measure.common import CLASSES, answer, cache_dir, encode, read_prompts, stamp, start, write
+from tests.measure.common import CLASSES, Answer, answer, cache_dir, encode, read_prompts, stamp, start, write
 from transformers import AutoModelForCausalLM
 
 from jetspec_engine.config import LINEAR, PLAIN, TreeConfig
@@ -39,34 +45,49 @@ def main() -> None:
     parser.add_argument("--per-class", type=int, default=2)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="begin no repeat after this many")
     options = parser.parse_args()
+    begin = time.perf_counter()
     engine = start(max_running=1, num_threads=options.threads, dtype="bfloat16")
     model = AutoModelForCausalLM.from_pretrained(cache_dir() / "smollm2-135m", dtype=torch.bfloat16).eval()
     prompts = [encode(engine, prompt) for name in CLASSES for prompt in read_prompts(name)[: options.per_class]]
-    sampling = SamplingParams(max_new_tokens=options.tokens, ignore_eos=True)
-    rows: list[dict[str, Any]] = []
-    for repeat in range(options.repeats + 1):
-        seconds: dict[str, float] = dict.fromkeys((REFERENCE, *TREES), 0.0)
-        rounds: dict[str, list[float]] = {name: [] for name in TREES}
-        tokens: dict[str, int] = dict.fromkeys(TREES, 0)
-        num_rounds: dict[str, int] = dict.fromkeys(TREES, 0)
-        phases: dict[str, dict[str, float]] = {name: {} for name in TREES}
-        # The first pass warms up, on one prompt, and is not kept.
-        for ids in prompts[: 1 if repeat == 0 else None]:
-            seconds[REFERENCE] += generate(model, ids, options.tokens)
-            for name, tree in TREES.items():
-                found = answer(engine, tree, ids, sampling)
-                seconds[name] += found.wall_s
-                rounds[name] += found.stats.round_s
-                tokens[name] += found.stats.num_emitted_tokens
-                num_rounds[name] += found.stats.num_rounds
-                for phase, value in found.stats.phase_s.items():
-                    phases[name][phase] = phases[name].get(phase, 0.0) + value
-        if repeat:
-            rows.append(summary(seconds, rounds, tokens, num_rounds, phases, len(prompts) * options.tokens))
-            print(repeat, {name: round(cell["tok_s"], 1) for name, cell in rows[-1].items()}, flush=True)
-    document = stamp(engine) | {"result": report(rows, len(prompts), options.tokens)}
-    finish(engine, options.out, document)
+    run_repeat(engine, model, prompts[:1], options.tokens)  # warms up, and is not kept
+    partial = options.out.with_suffix(".partial.json")
+    header = {key: value for key, value in stamp(engine).items() if key not in ("date", "command")}
+    header["settings"] = [options.per_class, options.tokens, options.threads]
+    rows = read_rows(partial, header)
+    while len(rows) < options.repeats and time.perf_counter() - begin < options.seconds:
+        rows.append(run_repeat(engine, model, prompts, options.tokens))
+        write(partial, {"header": header, "rows": rows})
+        print(len(rows), {name: round(cell["tok_s"], 1) for name, cell in rows[-1].items()}, flush=True)
+    if len(rows) == options.repeats:
+        finish(options.out, stamp(engine) | {"result": report(rows, len(prompts), options.tokens)})
+        partial.unlink()
+    engine.close()
+
+
+def read_rows(path: Path, header: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the repeats that earlier calls wrote down; refuses those of another commit, machine or setting."""
+    if not path.exists():
+        return []
+    found = json.loads(path.read_text(encoding="utf-8"))
+    if found["header"] != json.loads(json.dumps(header)):
+        raise SystemExit(f"{path}: repeats of another commit, machine or setting; remove it first")
+    rows: list[dict[str, Any]] = found["rows"]
+    return rows
+
+
+def run_repeat(engine: EmbeddedEngine, model: Any, prompts: list[tuple[int, ...]], count: int) -> dict[str, Any]:
+    """Decode every prompt in every way, turn by turn, and return the figures by configuration."""
+    seconds = 0.0
+    answers: dict[str, list[Answer]] = {name: [] for name in TREES}
+    sampling = SamplingParams(max_new_tokens=count, ignore_eos=True)
+    for ids in prompts:
+        seconds += engine._jobs.ask(lambda ids=ids: generate(model, ids, count))  # type: ignore[misc]
+        for name, tree in TREES.items():
+            answers[name].append(answer(engine, tree, ids, sampling))
+    figures = {name: summary(found) for name, found in answers.items()}
+    return {REFERENCE: {"tok_s": count * len(prompts) / seconds}} | figures
 
 
 def generate(model: Any, ids: tuple[int, ...], count: int) -> float:
@@ -86,25 +107,18 @@ def generate(model: Any, ids: tuple[int, ...], count: int) -> float:
     return time.perf_counter() - begin
 
 
-def summary(
-    seconds: dict[str, float],
-    rounds: dict[str, list[float]],
-    tokens: dict[str, int],
-    num_rounds: dict[str, int],
-    phases: dict[str, dict[str, float]],
-    count: int,
-) -> dict[str, Any]:
-    """Return one repeat's figures by configuration."""
-    found: dict[str, Any] = {REFERENCE: {"tok_s": count / seconds[REFERENCE]}}
-    for name in TREES:
-        found[name] = {
-            "tok_s": tokens[name] / seconds[name],
-            "round_ms": statistics.median(rounds[name]) * 1e3,
-            "accept_length": tokens[name] / num_rounds[name],
-            "phase_ms_a_round": {k: v * 1e3 / len(rounds[name]) for k, v in phases[name].items() if k != "prefill"},
-            "prefill_ms_a_prompt": phases[name]["prefill"] * 1e3 * 128 / tokens[name],
-        }
-    return found
+def summary(answers: list[Answer]) -> dict[str, Any]:
+    """Return one configuration's figures in one repeat."""
+    rounds = [seconds for found in answers for seconds in found.stats.round_s]
+    tokens = sum(found.stats.num_emitted_tokens for found in answers)
+    phases = {name: sum(found.stats.phase_s[name] for found in answers) * 1e3 for name in answers[0].stats.phase_s}
+    return {
+        "tok_s": tokens / sum(found.wall_s for found in answers),
+        "round_ms": statistics.median(rounds) * 1e3,
+        "accept_length": tokens / sum(found.stats.num_rounds for found in answers),
+        "prefill_ms_a_prompt": phases.pop("prefill") / len(answers),
+        "phase_ms_a_round": {name: value / len(rounds) for name, value in phases.items()},
+    }
 
 
 def report(rows: list[dict[str, Any]], num_prompts: int, num_tokens: int) -> dict[str, Any]:
@@ -138,9 +152,8 @@ def report(rows: list[dict[str, Any]], num_prompts: int, num_tokens: int) -> dic
     }
 
 
-def finish(engine: EmbeddedEngine, path: Path, document: dict[str, Any]) -> None:
-    """Close, write, and print what matters."""
-    engine.close()
+def finish(path: Path, document: dict[str, Any]) -> None:
+    """Write, and print what matters."""
     write(path, document)
     for key in ("tok_s", "round_ms", "accept_length", "ratios", "step_cost_ratio"):
         print(key, document["result"][key])

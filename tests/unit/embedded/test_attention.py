@@ -181,7 +181,7 @@ def test_scores_do_not_depend_on_rows_or_keys_beside(exact: bool, seed: int, cou
                 padded_rows=arithmetic.padded_rows(len(part)),
                 new_keys=stored[:, :, place : place + len(part)],
                 rotations=turns[taken],
-            ).store(0, as_pairs(part.unsqueeze(2)), as_pairs(part))
+            ).store(0, as_pairs(part.unsqueeze(2)).transpose(0, 1), as_pairs(part).transpose(0, 1))
         writer = arithmetic.rows(
             count=num_rows,
             group=3,
@@ -189,7 +189,7 @@ def test_scores_do_not_depend_on_rows_or_keys_beside(exact: bool, seed: int, cou
             new_keys=torch.empty(1, 2, num_rows, 16, dtype=arithmetic.key_dtype),
             rotations=turns[:40][rows],
         )
-        queries = writer.store(0, as_pairs(q[rows]), as_pairs(k[:num_rows]))
+        queries = writer.store(0, as_pairs(q[rows]).transpose(0, 1), as_pairs(k[:num_rows]).transpose(0, 1))
         scored = max(wanted_keys, arithmetic.min_keys)
         out = torch.empty(2, padded, scored)
         arithmetic.score(0, queries, stored[0, :, :scored].mT, out)
