@@ -161,12 +161,16 @@ class ItemAttention:
         fused: (N, (H + 2 KV) * head_dim), where the caller puts the rows' queries, keys and values of each layer; see
             ``decoder.Attend``.
         out: (N, H * head_dim), overwritten by every call.
+
+    Attributes:
+        num_rows: N.
     """
 
     def __init__(
         self, item: VerifyItem, setup: AttentionSetup, *, rotations: Tensor, fused: Tensor, out: Tensor
     ) -> None:
         count, heads, state = item.tree.num_nodes, setup.heads, setup.state
+        self.num_rows = count
         self._scores, self._sums, self._windows = setup.arithmetic.scores, setup.arithmetic.sums, setup.windows
         first = item.region.start + item.length
         self._new_values = state.values[:, :, first : first + count].unbind(0)
@@ -219,6 +223,10 @@ class BatchAttention:
         num_rows: n, at least the items' rows; those beyond them are padding, and their result is zero.
         rotations: of the items' rows, in their order, (rows, head_dim / 2) complex64.
         dtype: of the result.
+
+    Attributes:
+        heads: of the model.
+        num_used_rows: the items' rows, which come first.
     """
 
     def __init__(
@@ -230,6 +238,7 @@ class BatchAttention:
         rotations: Tensor,
         dtype: torch.dtype,
     ) -> None:
+        self.heads, self.num_used_rows = setup.heads, len(rotations)
         heads, device = setup.heads, rotations.device
         num_heads = heads.num_kv_heads * heads.group
         width = (num_heads + 2 * heads.num_kv_heads) * heads.head_dim

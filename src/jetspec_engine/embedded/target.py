@@ -77,7 +77,7 @@ class DecoderTarget:
             self._factory = LinearFactory(self.dtype, self.device)
             make_layer = DecoderLayer if config.is_dense else HybridLayer
             self._decoder = Decoder(config, weights, self._factory, make_layer)
-            self._is_padding = is_dense
+            self._is_padding = config.is_dense
             self._rotations = rotary_table(config, self.max_seq_len + POSITIONS_BEYOND_CONTEXT).to(self.device)
         self.state = KeyValueState(
             num_layers=len(config.attention_layers),

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from jetspec_engine.embedded.attention import cut_heads
 from jetspec_engine.embedded.target import DecoderTarget
 from jetspec_engine.protocol import SlotRegion, VerifyItem
 from jetspec_engine.tree.record import DraftTree
@@ -141,7 +142,7 @@ class Recorder:
         """Find the rotations that were used in the table of all."""
         table = self.target._rotations
         found = []
-        for piece, _ in attend._items:
+        for piece in attend._items:
             for row in piece._rows._rotations.reshape(-1, table.shape[-1]):
                 places = (table == row).all(-1).nonzero()
                 found.append(int(places[0, 0]) if len(places) else -1)
@@ -163,15 +164,27 @@ class WatchedDecoder:
         """Run the decoder's own ``hidden``."""
         rows: list[dict[str, Tensor]] = []
 
-        def watched(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            given = {"q": by_head(q.flatten(1, 2)), "k": by_head(k), "v": v.transpose(0, 1).cpu().clone()}
-            out: Tensor = attend(layer, q, k, v)
-            rows.append({**given, "attention": out.cpu().clone()})
-            return out
-
-        x, states = self._decoder.hidden(token_ids, watched, range(self._num_layers))
-        self._seen.append((attend, rows, states))
+        x, states = self._decoder.hidden(token_ids, WatchedAttention(attend, rows), range(self._num_layers))
+        self._seen.append((attend, rows, [state[: attend.num_used_rows] for state in states]))
         return x, [states[tap] for tap in taps]
+
+
+class WatchedAttention:
+    """A forward's attention whose operands and result are noted, a mapping a layer; padding rows are left out."""
+
+    def __init__(self, attend: Any, rows: list[dict[str, Tensor]]) -> None:
+        self.fused: Tensor = attend.fused
+        self._attend = attend
+        self._rows = rows
+
+    def __call__(self, layer: int) -> Tensor:
+        """Run the attention's own call."""
+        count = self._attend.num_used_rows
+        q, k, v = cut_heads(self.fused[:count], self._attend.heads)
+        given = {"q": by_head(q.transpose(0, 1).flatten(1, 2)), "k": by_head(k.transpose(0, 1)), "v": v.cpu().clone()}
+        out: Tensor = self._attend(layer)
+        self._rows.append({**given, "attention": out[:count].cpu().clone()})
+        return out
 
 
 def by_head(paired: Tensor) -> Tensor:
@@ -185,7 +198,8 @@ def _masks(attend: Any, item: VerifyItem) -> dict[int | None, NDArray[np.bool_]]
     total = item.length + item.tree.num_nodes
     masks: dict[int | None, NDArray[np.bool_]] = {}
     first = 0
-    for (piece, _), count in zip(attend._items, attend._counts, strict=True):
+    for piece in attend._items:
+        count = piece.num_rows
         for window, span in piece._spans.items():
             mask = masks.setdefault(window, np.zeros((item.tree.num_nodes, total), dtype=bool))
             num_keys = span.weights.shape[-1]

@@ -93,13 +93,14 @@ def rows_of_another_request() -> Sequence[Patch]:
     return [(target.DecoderTarget, "verify", faulty)]
 
 
-@TABLE.add("rows are padded to a multiple of four at the wrong end, so that padding leaks in")
+@TABLE.add("rows are padded to the next multiple of four at the wrong end, so that padding leaks in")
 def padded_row_leaks() -> Sequence[Patch]:
     apply = rows.RowPolicy.apply
 
     def faulty(self: Any, run: Any, *given: Tensor) -> Tensor:
         count = given[0].shape[0]
-        padded = [functional.pad(x, (0, 0, -count % 4, 0)) for x in given]
+        # The next one, also where a forward's rows come padded to a multiple of four already.
+        padded = [functional.pad(x, (0, 0, 4 - count % 4, 0)) for x in given]
         return apply(self, run, *padded)[:count]
 
     return [(rows.RowPolicy, "apply", faulty)]
