@@ -38,8 +38,10 @@ def test_R25_an_unset_budget_at_any_width():
 def test_R10_beta_and_g0_select_top2gap_and_refuse_another_rule():
     assert options.tree_from({"beta": 2.0}).rule == "top2gap"
     assert options.tree_from({"g0": 2.0, "rule": "top2gap"}).g0 == 2.0
-    with pytest.raises(ConfigError, match="the rule given is best_first"):
-        options.tree_from({"g0": 2.0, "rule": "best_first"})
+    for rule in ("best_first", "accum_logp"):
+        for name in ("beta", "g0"):
+            with pytest.raises(ConfigError, match=f"the rule given is {rule}"):
+                options.tree_from({name: 2.0, "rule": rule})
 
 
 def test_an_unknown_rule_is_named_as_such_even_beside_beta():

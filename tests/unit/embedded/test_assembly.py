@@ -171,6 +171,14 @@ def test_R21_devices_are_taken_as_named() -> None:
         pick_device("cuda:99")
 
 
+def test_R21_every_visible_device_can_be_named_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert pick_device("cuda:1") == torch.device("cuda", 1)
+    for name in ("cuda:2", "cuda:9"):
+        with pytest.raises(UnavailableError, match=f"device {name}: 2 CUDA devices here"):
+            pick_device(name)
+
+
 def test_auto_is_bfloat16_only_where_the_processor_computes_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = torch.device("cpu")
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
