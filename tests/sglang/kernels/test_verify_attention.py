@@ -125,7 +125,7 @@ def random_round(rng, length):
     tokens, parents, on_path = [length], [-1], [0]
     depths = [0]
     spare = iter(rng.sample(range(LENGTH + PATH, LENGTH + 400), 300))
-    for _ in range(rng.randrange(PATH - 1)):
+    for _ in range(rng.choice((0, 1, PATH - 1))):
         for _ in range(rng.randrange(SIBLINGS)):
             parent = rng.randrange(len(tokens))
             if depths[parent] + 1 < PATH:
@@ -143,7 +143,10 @@ def prefixes(rng, block):
     """Lengths at and around the borders of blocks and cuts, and others."""
     near = [base + shift for base in (block, 2 * block, 4 * block) for shift in (-PATH, -2, -1, 0, 1)]
     others = [rng.randrange(1, LENGTH - PATH) for _ in range(12)]
-    return [1, *near, *others] if IS_CUDA else [1, *rng.sample(near, 3), others[0]]
+    if IS_CUDA:
+        return [1, *near, *others]
+    # Trees that cross a cut, trees that end on one, any.
+    return [1, 2 * block - 2, 2 * block - 2, 4 * block - 1, 4 * block, rng.choice(near), others[0]]
 
 
 @pytest.mark.parametrize("window", [NO_WINDOW, 7, 70], ids=["all", "window-7", "window-70"])
