@@ -121,6 +121,15 @@ def _prefix(  # type: ignore[no-untyped-def]  # noqa: PLR0917 a kernel is called
     tl.store(partial + where[:, None] * WIDTH + column[None, :], sums, mask=is_row[:, None])
 
 
+@triton.jit
+def _slots_of(at, is_seen, length, listed, own_path, own_slots):  # type: ignore[no-untyped-def]  # noqa: PLR0917
+    """Return the slots of the keys at these positions of a node's list."""
+    slot = tl.load(listed + at, mask=(at < length) & is_seen, other=0).to(tl.int64)
+    ancestor = tl.load(own_path + at - length, mask=(at >= length) & is_seen, other=0)
+    own = tl.load(own_slots + ancestor, mask=(at >= length) & is_seen, other=0).to(tl.int64)
+    return tl.where(at < length, slot, own)
+
+
 @triton.jit(do_not_specialize=["nodes", "splits", "rows_all", "window", "path_width"])  # type: ignore[untyped-decorator]
 def _tail(  # type: ignore[no-untyped-def]  # noqa: PLR0915, PLR0917 a kernel is called by position
     query, keys, values, out, indices, starts, lengths, firsts,
@@ -152,6 +161,12 @@ def _tail(  # type: ignore[no-untyped-def]  # noqa: PLR0915, PLR0917 a kernel is
         begin = tl.maximum(length - window, 0) // BLOCK * BLOCK  # _prefix began there
         earliest = total - 1 - window
     piece = tl.sum((high <= whole).to(tl.int32), 0)  # the piece that the node's own blocks lie in
+    listed = indices + tl.load(starts + request)
+    if HAS_FIRST:
+        listed -= tl.load(firsts + request)
+    at = whole + tl.arange(0, BLOCK)
+    is_seen = (at < total) & (at >= earliest)
+    slot = _slots_of(at, is_seen, length, listed, path + row * path_width, slots + request * nodes)
     if OVERLAP:
         tl.extra.cuda.gdc_wait()  # what follows reads what _prefix wrote
     top, weight, sums = empty(ROWS, WIDTH)
@@ -166,20 +181,11 @@ def _tail(  # type: ignore[no-untyped-def]  # noqa: PLR0915, PLR0917 a kernel is
     piece_top = tl.load(tops + where + place, mask=is_begun, other=float("-inf"))
     piece_weight = tl.load(weights + where + place, mask=is_begun, other=0.0)
     piece_sums = tl.load(partial + where * WIDTH + at_place, mask=is_begun[:, None], other=0.0)
-    listed = indices + tl.load(starts + request)
-    if HAS_FIRST:
-        listed -= tl.load(firsts + request)
     for start in tl.range(whole, total, BLOCK):
         if start == tl.load(bounds + piece + 1):  # the tree crosses a cut
             top, weight, sums = merge(top, weight, sums, piece_top, piece_weight, piece_sums)
             piece_top, piece_weight, piece_sums = empty(ROWS, WIDTH)
             piece += 1
-        at = start + tl.arange(0, BLOCK)
-        is_seen = (at < total) & (at >= earliest)
-        slot = tl.load(listed + at, mask=(at < length) & is_seen, other=0).to(tl.int64)
-        ancestor = tl.load(path + row * path_width + at - length, mask=(at >= length) & is_seen, other=0)
-        own = tl.load(slots + request * nodes + ancestor, mask=(at >= length) & is_seen, other=0).to(tl.int64)
-        slot = tl.where(at < length, slot, own)
         k = tl.load(
             keys + slot[:, None] * key_slot + kv_head * key_head + column[None, :], mask=is_seen[:, None], other=0.0
         )
@@ -191,6 +197,9 @@ def _tail(  # type: ignore[no-untyped-def]  # noqa: PLR0915, PLR0917 a kernel is
         piece_top, piece_weight, piece_sums = absorb(
             q, k, v, is_seen[None, :], piece_top, piece_weight, piece_sums, scale, True
         )
+        at += BLOCK
+        is_seen = (at < total) & (at >= earliest)
+        slot = _slots_of(at, is_seen, length, listed, path + row * path_width, slots + request * nodes)
     top, weight, sums = merge(top, weight, sums, piece_top, piece_weight, piece_sums)
     tl.store(out + at_place, sums / weight[:, None], mask=is_head[:, None])
 
