@@ -39,6 +39,12 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
         raise ConfigError(f"{name}: {value!r}, expected one of {', '.join(choices)}", hint=did_you_mean(value, choices))
 
 
+def check_text(name: str, value: object) -> None:
+    """Raise ConfigError unless value is a string that can name something (no NUL in it)."""
+    if not isinstance(value, str) or "\0" in value:
+        raise ConfigError(f"{name}: {value!r}, expected a name or a path")
+
+
 def check_device(name: object) -> None:
     """Raise ConfigError unless name is spelt like a device; whether it is there is another question."""
     if not isinstance(name, str) or not DEVICE.fullmatch(name):
@@ -158,6 +164,8 @@ class ServeConfig:
     extra_args: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        for name in ("target", "head", "host", "cache_dir"):
+            check_text(name, getattr(self, name))
         check_choice("engine", self.engine, ENGINES)
         check_choice("dtype", self.dtype, DTYPES)
         check_choice("drafter", self.drafter, DRAFTERS)

@@ -150,6 +150,39 @@ def test_other_documents_are_refused_by_name(jetspec, results, change, said):
     assert said in result.err
 
 
+@pytest.mark.parametrize("kind", ["table", "html", "csv"])
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda cell: cell.update(e2e_s={"p50": "x"}),
+        lambda cell: cell.update(tok_s=True),
+        lambda cell: cell.update(gate={}),
+        lambda cell: cell.update(accept_length="x"),
+    ],
+)
+def test_results_edited_by_hand_are_4_and_no_bug_of_ours(jetspec, results, edit, kind):
+    file = results / "sweep.json"
+    document = json.loads(file.read_text())
+    for cell in document["cells"]:
+        edit(cell)
+    file.write_text(json.dumps(document))
+    result = jetspec("matrix", file, "--format", kind)
+    # A format that leaves the edited figure out may still be written.
+    assert result.code in (0, 4), result.err
+    assert result.code == 0 or "results: not as this jetspec writes them" in result.err
+
+
+def test_results_without_roles_are_not_guessed_at(jetspec, results):
+    file = results / "sweep.json"
+    document = json.loads(file.read_text())
+    for cell in document["cells"]:
+        del cell["role"]
+    file.write_text(json.dumps(document))
+    result = jetspec("matrix", file)
+    assert (result.code, result.out) == (4, "")
+    assert "results: not as this jetspec writes them: KeyError: 'role'" in result.err
+
+
 def test_folders_without_results_and_missing_files_are_4(jetspec, tmp_path):
     assert jetspec("matrix", tmp_path).code == 4
     assert jetspec("matrix", tmp_path / "none.json").code == 4

@@ -125,7 +125,10 @@ def test_a_result_goes_through_a_link_and_into_a_device(tmp_path):
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 def test_a_full_disk_is_3_and_no_bug_of_ours(jetspec, monkeypatch):
-    monkeypatch.setattr("jetspec_cli.serving.checkup.examine", lambda: json_doc.write_whole(Path("/dev/full"), "x"))
+    def write(*_, **__):
+        json_doc.write_whole(Path("/dev/full"), "x")
+
+    monkeypatch.setattr("jetspec_cli.serving.checkup.examine", write)
     result = jetspec("doctor")
     assert (result.code, result.err) == (3, f"error: No space left on device\n\nhint: {hints.DISK}\n")
 

@@ -42,3 +42,10 @@ def test_R17_a_tree_beyond_the_started_maximum_is_refused():
 
 def test_R11_width_1_takes_any_budget():
     ServeConfig(max_budget=16).check_tree(TreeConfig(width=1, budget=1024))
+
+
+@pytest.mark.parametrize("name", ["target", "head", "host"])
+@pytest.mark.parametrize("value", [5, None, ["a"], "nul\0byte"])
+def test_names_are_text(name: str, value: object) -> None:
+    with pytest.raises(ConfigError, match=f"{name}: .*expected a name or a path"):
+        ServeConfig(**{name: value})  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ import typer
 
 from jetspec_cli import options
 
+MALFORMED = (KeyError, IndexError, TypeError, AttributeError, ValueError)
 FORMATS = ("table", "md", "csv", "json", "html", "svg", "png")
 Paths = Annotated[list[Path], typer.Argument(metavar="DIR_OR_FILES...", help="Result documents, or folders of them.")]
 Format = Annotated[
@@ -26,19 +27,26 @@ def matrix(*, paths: Paths, output: Format = None, out: Out = None, baseline: Ba
     from jetspec_cli.bench.matrices import report
     from jetspec_cli.reporting.json_doc import finite
     from jetspec_cli.reporting.matrix_files import write
-    from jetspec_engine.errors import InconclusiveError
+    from jetspec_engine.errors import ArtifactError, InconclusiveError
 
     named = out.suffix.lstrip(".") if out is not None else ""
     kind = output or (named if named in FORMATS else "table")
     options.check_format(kind, FORMATS)
     options.writable_file("--out", out)
     documents = load_all(paths)
-    content = finite(report(documents))
+    earlier = load_all([baseline]) if baseline is not None else []
     compared = None
-    if baseline is not None:
-        compared = compare(merge(documents)[0], merge(load_all([baseline]))[0])
-        content["baseline"] = {**finite(compared), "source": baseline.name}
-    write(content, kind, out)
+    try:
+        content = finite(report(documents))
+        if baseline is not None:
+            compared = compare(merge(documents)[0], merge(earlier)[0])
+            content["baseline"] = {**finite(compared), "source": baseline.name}
+        write(content, kind, out)
+    except MALFORMED as error:
+        # Results are data that anybody may have edited: what does not read as they are written is a bad artifact.
+        raise ArtifactError(
+            f"results: not as this jetspec writes them: {type(error).__name__}: {error}", hint="measure again"
+        ) from error
     if compared is not None:
         if not compared["num_met"]:
             raise InconclusiveError("baseline: no cell was measured in both", hint="compare equal settings")

@@ -21,6 +21,7 @@ from jetspec_engine.config import (
     check_choice,
     check_integer,
     check_keys,
+    check_text,
 )
 from jetspec_engine.errors import ConfigError
 
@@ -77,8 +78,7 @@ class GateSpec:
             ConfigError: an unknown key or a value out of range; ``where`` names the source.
         """
         check_keys(where, given, ("tree", *(f.name for f in fields(cls) if f.name != "trees")))
-        if not isinstance(given.get("prompts", ""), str):
-            raise ConfigError(f"prompts: {given['prompts']!r}, expected a path")
+        check_text("prompts", given.get("prompts", ""))
         if not given.get("prompts"):
             raise ConfigError("no prompts file given", hint="jetspec gate --prompts prompts/10.jsonl")
         values = {key: value for key, value in given.items() if key not in ("tree", "prompts")}

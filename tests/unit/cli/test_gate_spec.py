@@ -81,7 +81,8 @@ REFUSED = {
     "tree as a list": ('prompts = "p"\ntree = [1]', "tree: expected a table", ""),
     "server as text": ('prompts = "p"\nserver = "x"', "server: expected a table", ""),
     "no prompts": ("repeat = 1", "no prompts file given", "--prompts"),
-    "prompts of a number": ("prompts = 5", "prompts: 5, expected a path", ""),
+    "prompts of a number": ("prompts = 5", "prompts: 5, expected a name or a path", ""),
+    "a path no system can hold": ('prompts = "a\\u0000"', "expected a name or a path", ""),
     "not TOML": ("prompts = ", "not TOML", ""),
 }
 
