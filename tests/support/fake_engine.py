@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from jetspec_engine.config import TreeConfig
-from jetspec_engine.errors import BusyError, RequestError
+from jetspec_engine.errors import BusyError, ConfigError, RequestError
 from jetspec_engine.records import (
     FinishReason,
     GenerateRequest,
@@ -131,6 +131,12 @@ class FakeEngine:
         self._check_idle()
         self._tree = TreeConfig.from_mapping({**tree.to_mapping(), "budget": tree.resolve_budget(15)})
         return self._tree
+
+    def record(self, request: GenerateRequest, width: int) -> Any:
+        raise ConfigError("drafter: none in a fake engine, so there is nothing to record")
+
+    def profile(self, request: GenerateRequest, num_rounds: int) -> Any:
+        raise RequestError("num_rounds: a fake engine has no rounds to profile")
 
     def score(self, input_ids: Sequence[int], start: int, top_k: int) -> list[PositionScore]:
         """Score positions with made-up numbers; the id at a position is always the best."""

@@ -23,19 +23,22 @@ class EndCase:
     text: str | None = None
 
 
-def end_cases(endless: Sequence[int], shown: Sequence[str], special_ids: Collection[int]) -> Iterator[EndCase]:
+def end_cases(endless: Sequence[int], spelled: Sequence[str | None], special_ids: Collection[int]) -> Iterator[EndCase]:
     """Yield requests that end by cap, stop id and stop string, at several places.
 
     Args:
         endless: what is emitted when nothing ends the text, 40 tokens or more.
-        shown: the letters that each of them adds to the text.
+        spelled: the letters that each of them adds to the text; None where a character goes on.
         special_ids: ids that are left out of the text.
     """
+    shown = [letters or "" for letters in spelled]
     for cap in (7, 10):
         # The last letter could begin the stop string, so it is held back until the end.
         stop = (shown[cap - 1] or NEVER) + NEVER
         options = {"max_new_tokens": cap, "stop": (stop,)}
-        yield EndCase(options=options, ids=endless[:cap], text="".join(shown[:cap]))
+        # A text that ends within a character is not spelled here.
+        text = None if spelled[cap - 1] is None else "".join(shown[:cap])
+        yield EndCase(options=options, ids=endless[:cap], text=text)
     new = [i for i in range(3, 20) if endless[i] not in endless[:i] and endless[i] not in special_ids]
     for place in new[:2]:
         yield EndCase(options={"stop_token_ids": (endless[place],)}, ids=endless[: place + 1])
@@ -43,7 +46,9 @@ def end_cases(endless: Sequence[int], shown: Sequence[str], special_ids: Collect
         if shown[place - 1] and shown[place]:
             stop = shown[place - 1] + shown[place]
             length = next(count for count in range(len(shown)) if stop in "".join(shown[:count]))
-            text = "".join(shown[:length]).removesuffix(stop)
+            # A token may hold letters beyond the stop string.
+            whole = "".join(shown[:length])
+            text = whole[: whole.index(stop)]
             yield EndCase(options={"stop": (stop,)}, ids=endless[:length], text=text)
 
 

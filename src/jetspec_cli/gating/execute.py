@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from jetspec_cli.gating import verdict
 from jetspec_cli.gating.document import RUNNING, GateDocument
+from jetspec_cli.gating.probing import probe
 from jetspec_cli.gating.runner import Runner, Step
 from jetspec_cli.gating.sides import Links, Sides, open_sides, server_record
 from jetspec_cli.gating.spec import GateSpec
@@ -25,7 +26,7 @@ class Watcher(Protocol):
     """Is told what happens during a run."""
 
     def on_start(self, message: str) -> None:
-        """A server is being started or reached."""
+        """A server is being started or reached, or is probed."""
         ...
 
     def on_progress(self, message: str) -> None:
@@ -96,6 +97,8 @@ def run_prompts(
         runner.run_prompt(prompt)
         verdicts = Counter(comparison.verdict for comparison in record.comparisons[num_before:])
         watcher.on_prompt(prompt.prompt_id, verdicts, document.build(RUNNING))
+    watcher.on_start("probing bits, ends, cache, company, work and pages")
+    probe(sides, prompts, record)
 
 
 @contextmanager

@@ -62,7 +62,7 @@ class Probes:
         tree: the tree to probe.
         prompts: name to ids.
         texts: each prompt's ids with LONGEST tokens or more of its continuation, decoded plainly past every end.
-        spell: the letters that each id of a text adds to it.
+        spell: the letters that each id of a text adds to it; None where a character goes on.
         special_ids: ids that are left out of texts.
         acceptance: looks at the rounds of a text that no cache helped with.
     """
@@ -71,7 +71,7 @@ class Probes:
     tree: TreeConfig
     prompts: Mapping[str, Ids]
     texts: Mapping[Ids, Ids]
-    spell: Callable[[Sequence[int]], Sequence[str]]
+    spell: Callable[[Sequence[int]], Sequence[str | None]]
     special_ids: Collection[int] = ()
     acceptance: Callable[[str, str, Generation], Iterator[Catch]] = no_acceptance
 

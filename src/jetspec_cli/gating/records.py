@@ -79,8 +79,8 @@ class Fault:
     """A run that failed a check of its own, whatever it was compared with.
 
     Attributes:
-        check: accounting (the counters contradict each other) or teacher_forced (a token is not the argmax).
-        verdict: mismatch or near_tie.
+        check: accounting (the counters contradict each other), teacher_forced (a token is not the argmax) or a probe.
+        verdict: mismatch, near_tie or failed.
         detail: one line.
         report: for teacher_forced, every wrong token in order.
     """
@@ -104,6 +104,7 @@ class Record:
 
     Attributes:
         runs, comparisons, faults: in the order they happened.
+        num_probed: prompts that each probe was run on.
         num_teacher_forced: emitted tokens checked against the target's argmax.
         servers: what each server says of itself, with its role, dtype and how it came to be there.
         notes: things a reader must know, each once.
@@ -112,6 +113,7 @@ class Record:
     runs: list[Run] = field(default_factory=list)
     comparisons: list[Comparison] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    num_probed: dict[str, int] = field(default_factory=dict)
     num_teacher_forced: int = 0
     servers: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -116,7 +116,7 @@ class EngineClient(ServerClient):
         """Return the prompt's ids."""
         return prompt.input_ids
 
-    def detokenize(self, ids: Sequence[int]) -> str | None:
+    def detokenize(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str | None:  # noqa: ARG002
         """Return the letters of ids."""
         return "".join(self._pieces[token] for token in ids)
 

@@ -25,6 +25,7 @@ def summarize(record: Record, *, can_near_tie: bool) -> dict[str, Any]:
         "checks": {
             "accounting": _check("accounting", record.faults, sum(1 for run in record.runs if run.generation)),
             "teacher_forced": _check("teacher_forced", record.faults, record.num_teacher_forced),
+            **{name: _check(name, record.faults, count) for name, count in record.num_probed.items()},
         },
     }
 

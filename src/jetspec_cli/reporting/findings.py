@@ -14,6 +14,7 @@ TITLES = {
     "unstable_oracle": "unstable oracle",
     "failed": "failed request",
 }
+CHECKS = {"accounting": "counters", "teacher_forced": "not the argmax"}
 
 
 def findings(document: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
@@ -22,7 +23,7 @@ def findings(document: Mapping[str, Any]) -> Iterator[tuple[str, list[str]]]:
         if comparison["verdict"] != "identical":
             yield title_of(comparison), comparison_lines(comparison)
     for fault in document["faults"]:
-        check = {"accounting": "counters", "teacher_forced": "not the argmax"}.get(fault["check"], fault["check"])
+        check = CHECKS.get(fault["check"], f"probe {fault['check']}")
         where = f"{fault['prompt_id']}, {fault['label']}, {fault['dtype']}"
         yield f"{check} ({TITLES.get(fault['verdict'], fault['verdict'])}): {where}", [fault["detail"]]
 

@@ -67,6 +67,9 @@ def nested(data: Mapping[str, Any], depth: int = 0) -> str:
     return "\n".join(lines)
 
 
+FAULTS = {"teacher_forced": "runs with tokens not the argmax", "accounting": "runs with wrong counters"}
+
+
 def conclusion(document: Mapping[str, Any]) -> str:
     """Return the last line: how the run ended and the counts behind it."""
     summary = document["summary"]
@@ -76,8 +79,9 @@ def conclusion(document: Mapping[str, Any]) -> str:
     names = {"mismatch": "mismatches", "near_tie": "near-ties", "unstable_oracle": "unstable", "failed": "failed"}
     parts += [f"{counts[key]} {name}" for key, name in names.items() if counts[key]]
     for name, check in summary["checks"].items():
-        what = "runs with tokens not the argmax" if name == "teacher_forced" else "runs with wrong counters"
-        parts += [f"{check['num_faults']} {what}"] if check["num_faults"] else []
+        parts += [f"{check['num_faults']} {FAULTS.get(name, f'faults of {name}')}"] if check["num_faults"] else []
+    probed = [name for name, check in summary["checks"].items() if name not in FAULTS and check["num_checked"]]
+    parts += [f"probed: {', '.join(probed)}"] if probed else []
     num_scored = summary["checks"]["teacher_forced"]["num_checked"]
     parts += [f"{num_scored} tokens checked against the argmax"] if num_scored else []
     return f"{WORDS.get(summary['outcome'], summary['outcome'])}: {', '.join(parts)}"

@@ -42,6 +42,7 @@ class ServerClient:
         kind: jetspec, sglang or openai.
         info: what the server says of itself.
         can_flush: False once a cache flush was refused or is not offered.
+        transport: the connections.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -49,7 +50,7 @@ class ServerClient:
         self.kind = "openai"
         self.info: Mapping[str, Any] = {}
         self.can_flush = True
-        self._transport = transport
+        self.transport = transport
         self._model = ""
         self._rendered: dict[str, tuple[int, ...] | None] = {}
 
@@ -77,10 +78,10 @@ class ServerClient:
 
     def close(self) -> None:
         """Close the connections."""
-        self._transport.close()
+        self.transport.close()
 
     def _find_kind(self) -> None:
-        response = self._transport.send("GET", "/get_server_info")
+        response = self.transport.send("GET", "/get_server_info")
         if response.status_code == 200:
             body = object_of(response, "/get_server_info")
             ours = body.get("jetspec")
@@ -93,7 +94,7 @@ class ServerClient:
         elif response.status_code not in NOT_OFFERED:
             object_of(response, "/get_server_info")
         else:
-            models = self._transport.ask("GET", "/v1/models").get("data")
+            models = self.transport.ask("GET", "/v1/models").get("data")
             if not isinstance(models, list) or not models:
                 raise EngineError(f"{self.url}: neither /get_server_info nor /v1/models says what runs there")
             self._model = str(models[0].get("id", ""))
@@ -111,7 +112,7 @@ class ServerClient:
     def is_alive(self) -> bool:
         """Say whether anything still answers there, whatever it answers."""
         try:
-            self._transport.send("GET", "/v1/models" if self.kind == "openai" else "/health")
+            self.transport.send("GET", "/v1/models" if self.kind == "openai" else "/health")
         except EngineError:
             return False
         return True
@@ -132,7 +133,7 @@ class ServerClient:
         """
         path, body = self._request_of(prompt, max_new_tokens)
         started = time.perf_counter()
-        answer = self._transport.ask("POST", path, body)
+        answer = self.transport.ask("POST", path, body)
         seconds = time.perf_counter() - started
         if path == "/generate":
             return from_native(answer, seconds, has_our_counters=self.kind == "jetspec")
@@ -153,7 +154,7 @@ class ServerClient:
         if ignores_eos and path == "/generate":
             body["sampling_params"]["ignore_eos"] = True
         counted = {} if path == "/generate" else {"stream_options": {"include_usage": True}}
-        return path, self._transport.stream(path, {**body, **counted, "stream": True})
+        return path, self.transport.stream(path, {**body, **counted, "stream": True})
 
     def tokens_per_round(self, prompt: Prompt, max_new_tokens: int) -> tuple[tuple[int, ...], list[int] | None]:
         """Decode as a stream; return the emitted ids and how many tokens each round gave.
@@ -167,7 +168,7 @@ class ServerClient:
         chunks: list[int] = []
         ids: tuple[int, ...] = ()
         histogram: tuple[int, ...] = ()
-        for event in self._transport.stream(path, {**body, "stream": True}):
+        for event in self.transport.stream(path, {**body, "stream": True}):
             generation = from_native(event, 0.0, has_our_counters=True)
             given = generation.token_ids or ()
             total = generation.num_emitted_tokens or 0
@@ -186,17 +187,18 @@ class ServerClient:
             return None
         if prompt.content_key not in self._rendered:
             body = {"text": prompt.text} if prompt.messages is None else {"messages": _chat(prompt)}
-            response = self._transport.send("POST", "/jetspec/render", body)
+            response = self.transport.send("POST", "/jetspec/render", body)
             is_told = response.status_code not in (400, 422, *NOT_OFFERED)
             ids = tuple(object_of(response, "/jetspec/render")["input_ids"]) if is_told else None
             self._rendered[prompt.content_key] = ids
         return self._rendered[prompt.content_key]
 
-    def detokenize(self, ids: Sequence[int]) -> str | None:
+    def detokenize(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str | None:
         """Return the text of token ids, or None when the server does not offer it."""
         if self.kind != "jetspec":
             return None
-        response = self._transport.send("POST", "/jetspec/detokenize", {"ids": list(ids)})
+        body = {"ids": list(ids), "skip_special_tokens": skip_special_tokens}
+        response = self.transport.send("POST", "/jetspec/detokenize", body)
         return None if response.status_code != 200 else str(object_of(response, "/jetspec/detokenize").get("text"))
 
     def record(self, input_ids: Sequence[int], max_new_tokens: int, width: int) -> Recording:
@@ -226,7 +228,7 @@ class ServerClient:
         if self.kind != "jetspec":
             return None
         body = {"input_ids": list(input_ids), "start": start, "top_k": top_k}
-        response = self._transport.send("POST", "/jetspec/score", body)
+        response = self.transport.send("POST", "/jetspec/score", body)
         if response.status_code in NOT_OFFERED:
             return None
         answer = object_of(response, "/jetspec/score")
@@ -236,16 +238,14 @@ class ServerClient:
         """Have a prompt decoded again under observation; the evidence as a safetensors file, None if not offered."""
         if self.kind != "jetspec":
             return None
-        response = self._transport.send("POST", "/jetspec/examine", question)
-        if response.status_code in NOT_OFFERED:
-            return None
-        if response.status_code != 200:
+        response = self.transport.send("POST", "/jetspec/examine", question)
+        if response.status_code not in (200, *NOT_OFFERED):
             raise EngineError(f"/jetspec/examine: status {response.status_code}: {message_of(response)}")
-        return response.content
+        return response.content if response.status_code == 200 else None
 
     def tree(self) -> TreeConfig:
         """Return the tree that runs now."""
-        return _tree_from(self._transport.ask("GET", "/jetspec/tree"))
+        return _tree_from(self.transport.ask("GET", "/jetspec/tree"))
 
     def set_tree(self, tree: TreeConfig) -> TreeConfig:
         """Switch the tree and return it as the server resolved it. Waits a little for an idle server.
@@ -274,7 +274,7 @@ class ServerClient:
     def _patiently(self, path: str, body: Mapping[str, Any] | None) -> httpx.Response:
         deadline = time.monotonic() + BUSY_PATIENCE_S
         while True:
-            response = self._transport.send("POST", path, body)
+            response = self.transport.send("POST", path, body)
             if response.status_code != 409 or time.monotonic() > deadline:
                 return response
             time.sleep(0.1)

@@ -9,11 +9,9 @@ from dataclasses import dataclass
 from threading import Thread
 from typing import Any
 
+from jetspec_cli.serving.client import ServerClient
 from jetspec_cli.serving.generation import Generation, from_native
-from jetspec_cli.serving.transport import Transport
-from jetspec_engine.errors import EngineError
 
-# SamplingParams fields that the native route spells alike.
 TokenLogprob = tuple[int, float | None, tuple[tuple[int, float | None], ...]]
 
 
@@ -38,43 +36,41 @@ class Pending:
         ]
 
 
-def submit(transport: Transport, ids: Sequence[int], top_k: int | None, sampling: Mapping[str, Any]) -> Pending:
-    """Send a request and return at once.
+class Crowd:
+    """Many requests to our own server at the same time, and what it counts (``gating.probes.ProbeClient``).
 
     Args:
-        transport: to our own server.
-        ids: the prompt.
-        top_k: candidates reported a token; None for no log-probabilities.
-        sampling: fields of ``SamplingParams``.
+        client: of our own server.
     """
-    body: dict[str, Any] = {
-        "input_ids": list(ids),
-        "sampling_params": {
-            "temperature": 0,
-            **{key: list(x) if isinstance(x, tuple) else x for key, x in sampling.items()},
-        },
-    }
-    if top_k is not None:
-        body |= {"return_logprob": True, "top_logprobs_num": top_k}
-    answer: Future[Mapping[str, Any]] = Future()
 
-    def ask() -> None:
-        try:
-            answer.set_result(transport.ask("POST", "/generate", body))
-        except EngineError as error:
-            answer.set_exception(error)
-        except BaseException as error:
-            answer.set_exception(EngineError(f"the request failed: {type(error).__name__}: {error}"))
+    def __init__(self, client: ServerClient) -> None:
+        self.info = client.info
+        self.set_tree = client.set_tree
+        self.flush_cache = client.flush_cache
+        self._transport = client.transport
 
-    Thread(target=ask, daemon=True).start()
-    return Pending(answer)
+    def submit(self, ids: Sequence[int], *, top_k: int | None = None, **sampling: Any) -> Pending:
+        """Send a request with ``SamplingParams`` as keywords and return at once; ``top_k`` asks for logprobs."""
+        plain = {key: list(value) if isinstance(value, tuple) else value for key, value in sampling.items()}
+        body: dict[str, Any] = {"input_ids": list(ids), "sampling_params": {"temperature": 0, **plain}}
+        if top_k is not None:
+            body |= {"return_logprob": True, "top_logprobs_num": top_k}
+        answer: Future[Mapping[str, Any]] = Future()
 
+        def ask() -> None:
+            try:
+                answer.set_result(self._transport.ask("POST", "/generate", body))
+            except BaseException as error:
+                answer.set_exception(error)
 
-def counters(transport: Transport) -> dict[str, float]:
-    """Return the server's metrics under the engine's names: ``pages_total``, ``pages_free`` and totals."""
-    found: dict[str, float] = {}
-    for line in transport.send("GET", "/metrics").text.splitlines():
-        name, _, value = line.partition(" ")
-        if name.startswith("jetspec_") and "{" not in name:
-            found[name.removeprefix("jetspec_").removesuffix("_total")] = float(value)
-    return found | ({"pages_total": found["pages"]} if "pages" in found else {})
+        Thread(target=ask, daemon=True).start()
+        return Pending(answer)
+
+    def counters(self) -> dict[str, float]:
+        """Return the server's metrics under the engine's names: ``pages_total``, ``pages_free``, totals."""
+        found: dict[str, float] = {}
+        for line in self._transport.send("GET", "/metrics").text.splitlines():
+            name, _, value = line.partition(" ")
+            if name.startswith("jetspec_") and "{" not in name:
+                found[name.removeprefix("jetspec_").removesuffix("_total")] = float(value)
+        return found | ({"pages_total": found["pages"]} if "pages" in found else {})
