@@ -13,6 +13,7 @@ from jetspec_engine.sglang_backend import list_attention
 from jetspec_engine.sglang_backend.kernels import (
     accept_walk,
     build_trees,
+    greedy_ids,
     lay_out,
     move_rows,
     top_candidates,
@@ -78,6 +79,7 @@ def tree_cases():
     yield lay_out._lay_out, "", {"NODES": 64, "PATH": 16, "ROWS": lay_out.ROWS}, None, {}
     yield move_rows._move, "", {"PATH": 16, "CHUNK": move_rows.CHUNK}, {"path": "*i64"}, {}
     yield top_candidates._best_of_chunk, "", {"CHUNK": top_candidates.CHUNK}, {"keys": "*i64"}, {}
+    yield greedy_ids._pick, "", {"CHUNKS": 128}, {"keys": "*i64", "tops": "*fp32"}, {"num_warps": 1}
     yield top_candidates._best_of_all, "", {"CHUNKS": 128, "KEYS": 1024}, {"keys": "*i64"}, {}
 
 
