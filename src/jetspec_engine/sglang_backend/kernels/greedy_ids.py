@@ -1,7 +1,7 @@
 """The target's choice at every node in two launches: the best of each chunk of the vocabulary, then the best of those.
 
-Equals ``tree/accept.greedy_ids``: the lower id at a tie, NON_FINITE where logits name no token. Safe inside a CUDA graph.
-Knows no tree.
+Equals ``tree/accept.greedy_ids``: the lower id at a tie, NON_FINITE where logits name no token. Safe inside a CUDA
+graph. Knows no tree.
 """
 
 import triton
