@@ -11,13 +11,20 @@ from typing import Any
 
 from sglang.srt.arg_groups.speculative_hook import _handle_dflash
 from sglang.srt.managers.overlap_utils import FutureMap
+from sglang.srt.runtime_context import get_server_args
 from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 
-from jetspec_engine.errors import UnavailableError
-from jetspec_engine.sglang_backend.compat import server_facts, settings_of, share_settings
+from jetspec_engine.sglang_backend.compat import (
+    block_size_of,
+    server_facts,
+    settings_of,
+    share_block_size,
+    share_settings,
+)
 from jetspec_engine.sglang_backend.models import check_head_folder
 from jetspec_engine.sglang_backend.plugin import settings_being_read
 from jetspec_engine.sglang_backend.refusals import check_server
+from jetspec_engine.sglang_backend.tree_switch import captured_rows, check_tree
 
 
 class JetSpecFutureMap(FutureMap):
@@ -62,23 +69,28 @@ class JetSpecAlgorithm(CustomSpecAlgo):
         Raises:
             ConfigError: something JETSPEC cannot run with.
             ArtifactError: a head that cannot be run as it was trained.
-            UnavailableError: a tree, which this release does not verify on SGLang.
         """
         settings = settings_being_read()
         check_server(server_facts(server_args, settings))
         check_head_folder(server_args.speculative_draft_model_path)
-        if settings.max_width > 1:
-            raise UnavailableError(
-                f"tree width {settings.max_width}: this release verifies trees in the embedded engine only",
-                hint="--speculative-dflash-tree-width=1 --speculative-dflash-tree-max-width=1, or --engine embedded",
-            )
         share_settings(server_args, settings)
         _handle_dflash(server_args)
+        share_block_size(server_args)
+        depth = block_size_of(server_args) - 1
+        check_tree(settings.tree, settings, depth)
+        server_args.speculative_num_draft_tokens = captured_rows(settings, depth)[-1]
+
+    def get_num_tokens_per_req_for_target_verify(self, num_draft_tokens: int, is_draft_worker: bool) -> int:
+        """A draft is a block of D + 1 rows; the target's verify has as many rows as are asked about."""
+        return block_size_of(get_server_args()) if is_draft_worker else num_draft_tokens
 
 
 def worker_class(server_args: Any) -> Any:
-    """Return the worker of a server: width 1 is stock DFLASH, line for line."""
-    settings_of(server_args)
+    """Return the worker of a server: one that stays at width 1 runs stock DFLASH, line for line."""
+    if settings_of(server_args).max_width > 1:
+        from jetspec_engine.sglang_backend.tree_worker import TreeWorker
+
+        return TreeWorker
     from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
 
     return DFlashWorkerV2

@@ -38,6 +38,7 @@ READERS: Mapping[str, Any] = {
     "tree_keep_spine": lambda text: {"true": True, "false": False}[text],
     "tree_max_width": int,
     "tree_budgets": lambda text: [int(part) for part in text.split(",")],
+    "draft_script": str,
 }
 HELP = {
     "tree_width": "W: candidates kept per depth; 1 is the linear path.",
@@ -48,6 +49,7 @@ HELP = {
     "tree_keep_spine": "true or false: keep the whole top-1 chain.",
     "tree_max_width": "Largest W to switch to at run time.",
     "tree_budgets": "Budgets to capture graphs for, such as 16,64; the tree's own is always captured.",
+    "draft_script": "JSON file of drafts in place of the head's, for measurements with dummy weights and for tests.",
 }
 ALLOWED_KEYS = ("method", *READERS)
 
@@ -60,11 +62,13 @@ class TreeSettings:
         tree: at start.
         max_width: largest W at run time.
         budgets: budgets in nodes that graphs are captured for, ascending; the chain is captured whatever they are.
+        draft_script: file of drafts in place of the head's (see ``draft_script``), None for the head's own.
     """
 
     tree: TreeConfig = field(default_factory=TreeConfig)
     max_width: int = 8
     budgets: tuple[int, ...] = (16,)
+    draft_script: str | None = None
 
     def __post_init__(self) -> None:
         check_integer("tree_max_width", self.max_width, 1, MAX_TREE_WIDTH)
@@ -77,14 +81,19 @@ class TreeSettings:
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the settings as plain data, as they travel to SGLang's other processes."""
-        return {"tree": self.tree.to_mapping(), "max_width": self.max_width, "budgets": list(self.budgets)}
+        return {
+            "tree": self.tree.to_mapping(),
+            "max_width": self.max_width,
+            "budgets": list(self.budgets),
+            "draft_script": self.draft_script,
+        }
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, Any]) -> Self:
         """Read what ``to_mapping`` wrote. Raises ConfigError."""
         check_keys("tree settings", given, tuple(item.name for item in fields(cls)))
         tree = TreeConfig.from_mapping(given["tree"])
-        return cls(tree=tree, max_width=given["max_width"], budgets=tuple(given["budgets"]))
+        return cls(**{**given, "tree": tree, "budgets": tuple(given["budgets"])})
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -181,6 +190,7 @@ def resolve(given: Mapping[str, Any]) -> TreeSettings:
         tree=tree,
         max_width=given.get("tree_max_width", max(tree.width, TreeSettings.max_width)),
         budgets=tuple(sorted(own | set(budgets))),
+        draft_script=given.get("draft_script"),
     )
 
 
@@ -197,6 +207,8 @@ def option_words(settings: TreeSettings) -> list[str]:
         values |= {"tree_beta": repr(float(tree.beta)), "tree_g0": repr(float(tree.g0))}
     if tree.keep_spine:
         values["tree_keep_spine"] = "true"
+    if settings.draft_script is not None:
+        values["draft_script"] = settings.draft_script
     if settings.budgets:
         values["tree_budgets"] = ",".join(map(str, settings.budgets))
     # One word each: a value that begins with a dash is no option then.

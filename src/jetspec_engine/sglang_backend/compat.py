@@ -16,6 +16,8 @@ from jetspec_engine.sglang_backend.args import TreeSettings
 from jetspec_engine.sglang_backend.plugin import SETTINGS_ATTRIBUTE
 from jetspec_engine.sglang_backend.refusals import ServerFacts
 
+BLOCK_ATTRIBUTE = "_jetspec_block"
+
 
 def server_facts(server_args: Any, settings: TreeSettings) -> ServerFacts:
     """Gather what decides whether JETSPEC can run.
@@ -47,6 +49,16 @@ def server_facts(server_args: Any, settings: TreeSettings) -> ServerFacts:
 def share_settings(server_args: Any, settings: TreeSettings) -> None:
     """Attach our settings to SGLang's, as plain data."""
     setattr(server_args, SETTINGS_ATTRIBUTE, settings.to_mapping())
+
+
+def share_block_size(server_args: Any) -> None:
+    """Keep the draft block D + 1 apart from SGLang's number of draft tokens, which then counts verify rows."""
+    setattr(server_args, BLOCK_ATTRIBUTE, int(server_args.speculative_num_draft_tokens))
+
+
+def block_size_of(server_args: Any) -> int:
+    """Return the draft block D + 1 of a configuration that ``share_block_size`` was given."""
+    return int(getattr(server_args, BLOCK_ATTRIBUTE))
 
 
 def settings_of(server_args: Any) -> TreeSettings:

@@ -37,14 +37,28 @@ def node_lists(trees: TreeBatch, slots: Tensor, max_depth: int) -> NodeLists:
     Returns:
         The lists, on the trees' device; R, N and D alone decide every shape. No host sync.
     """
-    count = slots.shape[1]
-    itself = torch.arange(count, device=slots.device)
+    path = node_paths(trees, max_depth)
+    return NodeLists(path=slots.unsqueeze(1).expand(-1, slots.shape[1], -1).gather(2, path), depths=trees.depths)
+
+
+def node_paths(trees: TreeBatch, max_depth: int) -> Tensor:
+    """Return every node's ancestors by their numbers.
+
+    Args:
+        trees: R trees of N nodes.
+        max_depth: D, no node is deeper.
+
+    Returns:
+        (R, N, D + 1) int64: column d is the ancestor at depth d; from the node's own depth on, and everywhere for a
+        padded node, the node itself. No host sync.
+    """
+    requests, count = trees.depths.shape
+    itself = torch.arange(count, device=trees.depths.device)
     column = torch.where(trees.mask, trees.depths.unsqueeze(1), max_depth + 1)  # the rest go to a spare last column
     nodes = itself.expand(*trees.mask.shape)
-    path = itself.reshape(1, -1, 1).repeat(slots.shape[0], 1, max_depth + 2).scatter(2, column, nodes)[..., :-1]
-    spare = torch.arange(max_depth + 1, device=slots.device) > trees.depths.unsqueeze(-1)
-    path = torch.where(spare, itself.reshape(1, -1, 1), path)
-    return NodeLists(path=slots.unsqueeze(1).expand(-1, count, -1).gather(2, path), depths=trees.depths)
+    path = itself.reshape(1, -1, 1).repeat(requests, 1, max_depth + 2).scatter(2, column, nodes)[..., :-1]
+    spare = torch.arange(max_depth + 1, device=itself.device) > trees.depths.unsqueeze(-1)
+    return torch.where(spare, itself.reshape(1, -1, 1), path)
 
 
 def attention_reference(

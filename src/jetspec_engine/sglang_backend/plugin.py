@@ -1,6 +1,6 @@
 """The plugin's entry point: SGLang calls ``activate`` in each of its processes before it does anything else.
 
-Registers the algorithm and hooks three functions. SGLang logs a plugin's failure and goes on without it, so a server
+Registers the algorithm and hooks six functions. SGLang logs a plugin's failure and goes on without it, so a server
 must be asked whether the plugin is active (``launch`` does). Importing this module imports neither sglang nor torch.
 """
 
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
-from jetspec_engine.sglang_backend import causality
+from jetspec_engine.sglang_backend import causality, run_time
 from jetspec_engine.sglang_backend.args import ALGORITHM, TreeSettings, add_options, settings_from_namespace
 from jetspec_engine.sglang_backend.refusals import check_version
 
@@ -19,6 +19,9 @@ HOOKED = {
     "add_cli_args": "sglang.srt.server_args.ServerArgs.add_cli_args",
     "from_cli_args": "sglang.srt.server_args.ServerArgs.from_cli_args",
     "attention": "sglang.srt.models.dflash._get_dflash_layer_attention_params",
+    "row_headroom": "sglang.srt.mem_cache.allocation_sizing.get_req_to_token_extra_context_len",
+    "forward_options": "sglang.srt.model_executor.model_runner.ModelRunner._extend_forward_kwargs",
+    "set_internal_state": "sglang.srt.managers.scheduler.Scheduler.set_internal_state",
 }
 
 _settings: contextvars.ContextVar[TreeSettings | None] = contextvars.ContextVar("jetspec_settings", default=None)
@@ -40,6 +43,9 @@ def activate() -> None:
     HookRegistry.register(HOOKED["add_cli_args"], with_our_options, HookType.AROUND)
     HookRegistry.register(HOOKED["from_cli_args"], with_our_settings, HookType.AROUND)
     HookRegistry.register(HOOKED["attention"], causality.layer_attention, HookType.AROUND)
+    HookRegistry.register(HOOKED["row_headroom"], run_time.row_headroom, HookType.AROUND)
+    HookRegistry.register(HOOKED["forward_options"], run_time.forward_options, HookType.AROUND)
+    HookRegistry.register(HOOKED["set_internal_state"], run_time.set_internal_state, HookType.AROUND)
 
 
 def with_our_options(original: Callable[[argparse.ArgumentParser], None], parser: argparse.ArgumentParser) -> None:

@@ -1,0 +1,114 @@
+"""The end of a draft: from the head's hidden states to the trees of a batch, inside the draft's CUDA graph.
+
+The head has no LM head of its own and borrows the target's, as SGLang's DFLASH does. With tensor parallelism every
+rank offers its shard's likeliest tokens, and all ranks merge them alike: by logit, then by lower id. Knows no cache.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jetspec_engine.errors import ConfigError
+from jetspec_engine.protocol import Candidates
+from jetspec_engine.sglang_backend.draft_script import DraftScript
+from jetspec_engine.sglang_backend.tree_switch import TreeSwitch
+from jetspec_engine.sglang_backend.verify_plan import VerifyPlan
+from jetspec_engine.tree.batched import build_best_first_batched
+from jetspec_engine.tree.blocks import first_top
+from jetspec_engine.tree.candidates import top_candidates
+
+
+class VocabShard:
+    """This rank's rows of the target's LM head.
+
+    Args:
+        lm_head: the target's.
+        group: SGLang's tensor-parallel group.
+
+    Raises:
+        ConfigError: a quantised head, or added vocabulary.
+    """
+
+    def __init__(self, lm_head: Any, group: Any) -> None:
+        weight = lm_head.weight
+        if not torch.is_floating_point(weight):
+            raise ConfigError("target: a quantised LM head, a tree needs an unquantised one")
+        shard = getattr(lm_head, "shard_indices", None)
+        if shard is not None and int(shard.num_added_elements):
+            raise ConfigError("target: added vocabulary, a tree needs the base vocabulary only")
+        self._weight: Tensor = weight if shard is None else weight[: int(shard.num_org_elements)]
+        self._first = 0 if shard is None else int(shard.org_vocab_start_index)
+        self._group = group if group.world_size > 1 else None
+
+    def candidates(self, hidden: Tensor, width: int) -> Candidates:
+        """Return the likeliest tokens of the whole vocabulary, the same on every rank.
+
+        Args:
+            hidden: (n, E).
+            width: W.
+
+        Returns:
+            (n, W) ids and log-probabilities, see ``top_candidates``. No host sync; capturable.
+        """
+        logits = torch.matmul(hidden.to(self._weight.dtype), self._weight.T)
+        own = top_candidates(logits, width)
+        if self._group is None:
+            return own
+        # A rank's log-probabilities are relative to its shard's total; back to logits before they are compared.
+        total = torch.logsumexp(logits.float(), dim=-1, keepdim=True)
+        values = self._group.all_gather((own.logprobs + total).contiguous(), dim=-1)
+        ids = self._group.all_gather((own.tokens + self._first).contiguous(), dim=-1)
+        totals = self._group.all_gather(total.contiguous(), dim=-1)
+        chosen = first_top(values, width)  # ranks hold ascending ids, so the lower column is the lower id
+        logprobs = values.gather(-1, chosen) - torch.logsumexp(totals, dim=-1, keepdim=True)
+        is_usable = torch.isfinite(logprobs)
+        return Candidates(
+            tokens=torch.where(is_usable, ids.gather(-1, chosen), 0),
+            logprobs=torch.where(is_usable, logprobs, float("-inf")),
+        )
+
+
+class TreeDrafter:
+    """Builds the trees of a batch from the head's output and keeps them in the plan.
+
+    Args:
+        vocab: the LM head's rows of this rank.
+        plan: where the trees go.
+        switch: width, budget and spine, read on the device.
+        width: W of the candidates, the largest that can be switched to.
+        script: drafts in place of the head's, or None.
+
+    Attributes:
+        out: (R * D,) int64, the likeliest token of every depth, where SGLang's linear round looks for it.
+    """
+
+    def __init__(
+        self, *, vocab: VocabShard, plan: VerifyPlan, switch: TreeSwitch, width: int, script: DraftScript | None
+    ) -> None:
+        self._vocab, self._plan, self._switch = vocab, plan, switch
+        self._width, self._script = width, script
+        self._offsets = torch.arange(1, plan.depth + 1, device=plan.table.device)
+        self.out = torch.zeros(len(plan.table) * plan.depth, dtype=torch.int64, device=plan.table.device)
+
+    def __call__(self, hidden: Tensor, block_ids: Tensor) -> None:
+        """Build and keep the trees. Capturable; no host sync.
+
+        Args:
+            hidden: (R * (D + 1), E) the head's output, a request's block after another.
+            block_ids: (R * (D + 1),) the block's tokens; the first of each is the anchor.
+        """
+        depth = self._plan.depth
+        blocks = hidden.view(-1, depth + 1, hidden.shape[-1])
+        found = self._vocab.candidates(blocks[:, 1:].reshape(-1, hidden.shape[-1]), self._width)
+        tokens = found.tokens.view(-1, depth, self._width)
+        logprobs = found.logprobs.view(-1, depth, self._width)
+        if self._script is not None:
+            positions = self._plan.prefix_lens[: len(tokens)].unsqueeze(1) + self._offsets
+            tokens, logprobs = self._script.overlay(tokens, logprobs, positions)
+        self.out[: tokens.shape[0] * depth].copy_(tokens[..., 0].reshape(-1))
+        trees = build_best_first_batched(
+            block_ids.view(-1, depth + 1)[:, 0], tokens, logprobs, num_nodes=self._switch.captured[-1],
+            budget=self._switch.budget, width=self._switch.width, keep_spine=self._switch.keep_spine,
+        )  # fmt: skip
+        self._plan.store(trees)

@@ -1,0 +1,217 @@
+"""SGLang's DFLASH worker with tree rounds: draft a block, build a tree, verify all its nodes at once, commit a path.
+
+Subclasses what the wheel ships and replaces one decode round. A batch that needs sampling, a grammar or penalties goes
+through the stock linear round, with the tree set to a chain for it, and so does width 1. SGLang's one number of draft
+tokens is the largest number of verify rows here (it sizes rows, reserves and buffers); the draft block stays D + 1.
+Nothing of a round waits for the device. Knows SGLang 0.5.17's worker; the tree itself is ``tree_drafter``'s.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from sglang.srt.distributed import get_tp_group
+from sglang.srt.managers.utils import GenerationBatchResult
+from sglang.srt.model_executor.forward_batch_info import CaptureHiddenMode, ForwardBatch, ForwardMode
+from sglang.srt.model_executor.runner import DecodeCudaGraphRunner
+from sglang.srt.speculative.dflash_info import DFlashVerifyInput
+from sglang.srt.speculative.dflash_worker_v2 import DFlashWorkerV2
+from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
+from sglang.srt.speculative.spec_utils import (
+    SIMULATE_ACC_LEN,
+    SIMULATE_ACC_METHOD,
+    _sample_simulated_acc_len,
+)
+from torch import Tensor
+
+from jetspec_engine.sglang_backend.compat import block_size_of, settings_of
+from jetspec_engine.sglang_backend.draft_script import DraftScript
+from jetspec_engine.sglang_backend.tree_drafter import TreeDrafter, VocabShard
+from jetspec_engine.sglang_backend.tree_round import Committed, commit, commit_forced
+from jetspec_engine.sglang_backend.tree_switch import TreeSwitch
+from jetspec_engine.sglang_backend.verify_backend import check_layers, teach_trees
+from jetspec_engine.sglang_backend.verify_plan import VerifyPlan
+
+
+class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
+    """The worker of a server whose width may be above 1. Arguments as ``DFlashWorkerV2``."""
+
+    def __init__(self, server_args: Any, **others: Any) -> None:
+        self._settings = settings_of(server_args)
+        block = block_size_of(server_args)
+        # This copy of the configuration is the draft's alone.
+        server_args.override("jetspec.draft_block", speculative_num_draft_tokens=block)
+        super().__init__(server_args=server_args, **others)
+        self.tree_switch = TreeSwitch(self._settings, block - 1, self.device)
+        self._runners: dict[int, Any] = {}
+
+    def init_attention_backends(self) -> None:
+        """Also teach the target's backend trees; the scheduler captures the target's graphs after this."""
+        super().init_attention_backends()
+        runner = self.model_runner
+        check_layers(runner.model, runner.dtype, runner.token_to_kv_pool)
+        table = runner.req_to_token_pool.req_to_token
+        self._plan = VerifyPlan(
+            max_requests=table.shape[0] + self.ps.tp_size, max_nodes=self.tree_switch.captured[-1],
+            depth=self.block_size - 1, row_width=table.shape[1], device=self.device,
+        )  # fmt: skip
+        runner.attn_backend = teach_trees(
+            runner.attn_backend, self._plan, pool=runner.token_to_kv_pool, requests=runner.req_to_token_pool
+        )
+        width = self._settings.max_width
+        self._script = None
+        if self._settings.draft_script is not None:
+            self._script = DraftScript(positions=table.shape[1], width=width, device=self.device)
+            self.reload_script()
+        self._drafter = TreeDrafter(
+            vocab=VocabShard(runner.model.lm_head, get_tp_group()), plan=self._plan, switch=self.tree_switch,
+            width=width, script=self._script,
+        )  # fmt: skip
+        self._columns = torch.arange(max(self.block_size, self.tree_switch.captured[-1]), device=self.device)
+
+    def init_cuda_graphs(self) -> None:
+        """Also capture the target's verify for every number of rows but the largest, which SGLang has captured."""
+        super().init_cuda_graphs()
+        largest = self.model_runner.decode_cuda_graph_runner
+        if isinstance(largest, DecodeCudaGraphRunner):
+            *smaller, rows = self.tree_switch.captured
+            self._runners[rows] = largest
+            for rows in smaller:
+                self._runners[rows] = type(largest)(self.model_runner, speculative_num_draft_tokens=rows)
+
+    def _maybe_build_draft_sampler(self) -> TreeDrafter:
+        """Fold our drafter into the draft's graph in place of the stock argmax; it offers that too."""
+        return self._drafter
+
+    def forward_batch_generation(self, batch: Any, on_publish: Any = None, grammar_barrier: Any = None) -> Any:
+        """Run one batch: a prefill, a tree round, or a linear round where trees are not for it."""
+        is_round = not (batch.forward_mode.is_extend() or batch.is_extend_in_batch or batch.forward_mode.is_idle())
+        if not is_round or batch.spec_info is None:
+            return super().forward_batch_generation(batch, on_publish, grammar_barrier)
+        self._plan.prefix_lens[: len(batch.seq_lens)].copy_(batch.seq_lens)
+        is_linear = self.tree_switch.tree.width == 1 or not _is_plain_greedy(batch)
+        self.tree_switch.apply(is_linear=is_linear)
+        self._use_rows(self.block_size if is_linear else self.tree_switch.rows)
+        self._plan.is_linear = is_linear
+        if is_linear:
+            result = super().forward_batch_generation(batch, on_publish, grammar_barrier)
+        else:
+            result = self._tree_round(batch, on_publish)
+        count = len(batch.seq_lens)
+        nodes = self.block_size if is_linear else self.tree_switch.num_nodes
+        # Numbers by request, appended to each request's meta_info by SGLang.
+        result.logits_output.customized_info = {
+            "jetspec_nodes": [nodes] * count, "jetspec_graph": [int(result.can_run_cuda_graph)] * count,
+        }  # fmt: skip
+        return result
+
+    def reload_script(self) -> None:
+        """Read the draft script again. Raises ConfigError; without a script there is nothing to do."""
+        if self._script is not None:
+            self._script.load(Path(str(self._settings.draft_script)))
+
+    def _use_rows(self, rows: int) -> None:
+        if self._runners:
+            self.model_runner.decode_cuda_graph_runner = self._runners[rows]
+
+    def _tree_round(self, batch: Any, on_publish: Any) -> Any:
+        batch.seq_lens.record_stream(torch.get_device_module(self.device).current_stream())
+        count, rows, block = len(batch.seq_lens), self.tree_switch.rows, self.block_size
+        prefix = batch.seq_lens
+        table = self.model_runner.req_to_token_pool.req_to_token
+        offsets = prefix.unsqueeze(1) + self._columns[: max(rows, block)]
+        slots = table[batch.req_pool_indices.unsqueeze(1), offsets].long()
+        self._draft(batch, slots[:, :block], offsets[:, :block])
+        trees = self._plan.view(count, rows)
+        target = self._verify(batch, trees.tokens, slots[:, :rows])
+        logits = target.logits_output
+        target_ids = logits.next_token_logits.argmax(dim=-1).view(count, rows)
+        done = self._commit(trees, target_ids, rows)
+        new_seq_lens = prefix + done.lens
+        if on_publish is not None:
+            on_publish(new_seq_lens)
+        self._keep(done, slots, offsets[:, :block], logits.hidden_states.view(count, rows, -1))
+        logits.hidden_states = None
+        return GenerationBatchResult(
+            logits_output=logits, next_token_ids=done.tokens.reshape(-1), accept_lens=done.lens,
+            can_run_cuda_graph=target.can_run_cuda_graph, speculative_num_draft_tokens=block,
+            next_draft_input=self._make_next_draft_input_decode(bonus_tokens=done.bonus, new_seq_lens=new_seq_lens),
+            new_seq_lens=new_seq_lens,
+        )  # fmt: skip
+
+    def _draft(self, batch: Any, slots: Tensor, positions: Tensor) -> None:
+        """Run the head on a block a request and leave the trees in the plan."""
+        count, block = slots.shape
+        block_ids = torch.full_like(slots, int(self._mask_token_id))
+        block_ids[:, 0] = batch.spec_info.bonus_tokens
+        embedded = self.target_worker.model_runner.model.get_input_embeddings()(block_ids)
+        lens = _host_lens(batch, block)
+        forward_batch = ForwardBatch(
+            forward_mode=ForwardMode.TARGET_VERIFY, batch_size=count, input_ids=block_ids.reshape(-1),
+            req_pool_indices=batch.req_pool_indices, seq_lens=batch.seq_lens, out_cache_loc=slots.reshape(-1),
+            seq_lens_sum=int(lens.sum()), seq_lens_cpu=lens, positions=positions.reshape(-1),
+            input_embeds=embedded.view(count * block, -1), spec_algorithm=SpeculativeAlgorithm.DFLASH,
+            spec_info=self._draft_block_spec_info, capture_hidden_mode=CaptureHiddenMode.NULL,
+        )  # fmt: skip
+        with torch.inference_mode():
+            drafted = self.draft_model_runner.forward(forward_batch)
+        if not drafted.can_run_graph:
+            self._drafter(drafted.logits_output.hidden_states, forward_batch.input_ids)
+
+    def _verify(self, batch: Any, tokens: Tensor, slots: Tensor) -> Any:
+        """Run the target on every node."""
+        rows = tokens.shape[1]
+        depths = self._plan.trees.depths[: tokens.shape[0], :rows]
+        verify = DFlashVerifyInput(
+            draft_token=tokens.reshape(-1), positions=(batch.seq_lens.unsqueeze(1) + depths).reshape(-1),
+            draft_token_num=rows, custom_mask=None, capture_hidden_mode=CaptureHiddenMode.FULL,
+        )  # fmt: skip
+        batch.out_cache_loc = slots.reshape(-1)
+        kept = batch.seq_lens_cpu, batch.seq_lens_sum
+        batch.seq_lens_cpu = _host_lens(batch, rows)
+        batch.seq_lens_sum = int(batch.seq_lens_cpu.sum())
+        forward_batch, _ = verify.prepare_for_verify(batch, self.target_worker)
+        batch.seq_lens_cpu, batch.seq_lens_sum = kept
+        return self.target_worker.forward_batch_generation(
+            batch=None, forward_batch=forward_batch, is_verify=True, skip_attn_backend_init=True
+        )
+
+    def _commit(self, trees: Any, target_ids: Tensor, rows: int) -> Committed:
+        depth = self.block_size - 1
+        if SIMULATE_ACC_LEN <= 0:
+            return commit(trees, target_ids, depth)
+        tokens = _sample_simulated_acc_len(SIMULATE_ACC_LEN, SIMULATE_ACC_METHOD, min(rows, self.block_size))
+        return commit_forced(trees, self._plan.path[: len(target_ids), :rows], target_ids, tokens - 1, depth)
+
+    def _keep(self, done: Committed, slots: Tensor, positions: Tensor, hidden: Tensor) -> None:
+        """Move the path's keys and values behind the prefix, and give the head its context."""
+        block = self.block_size
+        targets = slots[:, :block].contiguous()
+        self.model_runner.token_to_kv_pool.move_kv_cache(targets.view(-1), slots.gather(1, done.sources).view(-1))
+        context = hidden.gather(1, done.path.unsqueeze(2).expand(-1, -1, hidden.shape[2]))
+        self._append_target_hidden_to_draft_kv_by_loc(
+            target_hidden=context.view(-1, hidden.shape[2]), cache_loc=targets.view(-1), cache_loc_2d=targets,
+            positions=positions.reshape(-1), commit_lens=done.lens,
+        )  # fmt: skip
+
+
+def _host_lens(batch: Any, rows: int) -> Tensor:
+    """Upper bounds of the lengths with the rows of this forward, on the host; what backends plan with."""
+    if batch.seq_lens_cpu is not None:
+        return (batch.seq_lens_cpu + rows).to(torch.int32)
+    return batch.spec_info.reserved_seq_lens_cpu.clone()  # type: ignore[no-any-return]
+
+
+def _is_plain_greedy(batch: Any) -> bool:
+    """Say whether nothing but the logits decides the batch's next tokens."""
+    info = batch.sampling_info
+    if batch.has_grammar or info is None:
+        return info is None and not batch.has_grammar
+    penalties = info.penalizer_orchestrator
+    return bool(
+        info.is_all_greedy
+        and not (penalties is not None and penalties.is_required)
+        and getattr(info, "acc_linear_penalties", None) is None
+        and getattr(info, "logit_bias", None) is None
+        and not info.has_custom_logit_processor
+    )

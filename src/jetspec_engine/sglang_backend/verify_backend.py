@@ -1,0 +1,122 @@
+"""The target's attention backend, taught to verify trees: everything but a verify stays what SGLang ships.
+
+``teach_trees`` makes of a backend one whose class has the same name and also knows trees, so whatever asks a backend for
+its name, its type or an attribute is answered as before. A verify runs our own attention over the plan's static
+tensors, eager or inside a CUDA graph alike; the backend's own verify is never called.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jetspec_engine.errors import ConfigError
+from jetspec_engine.sglang_backend.table_attention import attend_by_table
+from jetspec_engine.sglang_backend.verify_plan import VerifyPlan
+
+
+class TreeVerify:
+    """Mixed in before a backend's own class."""
+
+    jetspec_plan: VerifyPlan
+    jetspec_pool: Any
+    jetspec_requests: Any
+
+    def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
+        """Make nothing: the target's decode graphs are verifies, whose tensors are the plan's."""
+
+    def init_forward_metadata(self, forward_batch: Any) -> None:
+        """Prepare an eager forward."""
+        if forward_batch.forward_mode.is_target_verify():
+            self._stage(forward_batch)
+        else:
+            super().init_forward_metadata(forward_batch)  # type: ignore[misc]
+
+    def init_forward_metadata_out_graph(self, forward_batch: Any, in_capture: bool = False) -> None:
+        """Prepare a capture or a replay, outside the graph."""
+        if forward_batch.forward_mode.is_target_verify():
+            self._stage(forward_batch)
+        else:
+            super().init_forward_metadata_out_graph(forward_batch, in_capture=in_capture)  # type: ignore[misc]
+
+    def init_forward_metadata_in_graph(self, forward_batch: Any) -> None:
+        """Nothing of a verify is prepared inside the graph."""
+        if not forward_batch.forward_mode.is_target_verify():
+            super().init_forward_metadata_in_graph(forward_batch)  # type: ignore[misc]
+
+    def forward(  # noqa: PLR0917 SGLang's signature
+        self, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool = True, **kwargs: Any
+    ) -> Tensor:
+        """Attend, writing the rows' keys and values first."""
+        if not forward_batch.forward_mode.is_target_verify():
+            attended: Tensor = super().forward(  # type: ignore[misc]
+                q, k, v, layer, forward_batch, save_kv_cache, **kwargs
+            )
+            return attended
+        if any(value is not None for value in kwargs.values()):
+            raise ConfigError(f"target: layer {layer.layer_id}: {', '.join(kwargs)}: not computed by a tree's verify")
+        plan, pool = self.jetspec_plan, self.jetspec_pool
+        if k is not None and save_kv_cache:
+            pool.set_kv_buffer(layer, forward_batch.out_cache_loc, k, v, layer.k_scale, layer.v_scale)
+        keys, values = pool.get_kv_buffer(layer.layer_id)
+        nodes = q.shape[0] // forward_batch.batch_size
+        query = q.reshape(-1, nodes, layer.tp_q_head_num, layer.qk_head_dim)
+        rows = attend_by_table(
+            query, keys, values, table=plan.table, prefix_lens=plan.prefix_lens, path=plan.path,
+            depths=plan.trees.depths, scale=layer.scaling, window=layer.sliding_window_size,
+        )  # fmt: skip
+        return rows.reshape(q.shape[0], -1)
+
+    def _stage(self, forward_batch: Any) -> None:
+        self.jetspec_plan.stage(
+            self.jetspec_requests.req_to_token, forward_batch.req_pool_indices, forward_batch.seq_lens
+        )
+
+
+def teach_trees(backend: Any, plan: VerifyPlan, *, pool: Any, requests: Any) -> Any:
+    """Return a target's backend that also verifies trees.
+
+    Args:
+        backend: any of SGLang's attention backends.
+        plan: where slots and trees are read from.
+        pool: the target's KV pool.
+        requests: SGLang's request table.
+
+    Returns:
+        An object with the very attributes of ``backend``, which must not be used beside it.
+    """
+    kind = type(backend)
+    # The name is kept: SGLang decides by it whether a verify graph carries a mask of its own.
+    taught_kind = type(kind.__name__, (TreeVerify, kind), {})
+    taught: Any = taught_kind.__new__(taught_kind)
+    taught.__dict__ = backend.__dict__
+    taught.jetspec_plan, taught.jetspec_pool, taught.jetspec_requests = plan, pool, requests
+    return taught
+
+
+def check_layers(model: torch.nn.Module, dtype: torch.dtype, pool: Any) -> None:
+    """Refuse a target whose attention our verify does not compute.
+
+    Raises:
+        ConfigError: a KV cache of another dtype, a head size that is no power of two, or an attention variant.
+    """
+    from sglang.srt.layers.radix_attention import AttentionType, RadixAttention
+    from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
+
+    if isinstance(pool, SWAKVPool):
+        raise ConfigError(
+            "target: windowed layers with a KV pool of their own, a tree's verify needs one pool for all layers",
+            hint="--disable-hybrid-swa-memory",
+        )
+    kv_dtype = getattr(pool, "store_dtype", dtype)
+    if kv_dtype != dtype:
+        raise ConfigError(f"--kv-cache-dtype: {kv_dtype}, a tree's verify needs the model's {dtype}")
+    for name, layer in model.named_modules():
+        if not isinstance(layer, RadixAttention):
+            continue
+        width = layer.qk_head_dim
+        if layer.v_head_dim != width or width < 16 or width & (width - 1):  # noqa: PLR2004 a tile's least width
+            raise ConfigError(f"target: {name}: heads of {width} and {layer.v_head_dim}, a tree needs a power of two")
+        is_plain = not layer.logit_cap and not layer.is_cross_attention and not layer.use_irope
+        if not is_plain or layer.attn_type != AttentionType.DECODER:
+            raise ConfigError(f"target: {name}: an attention variant that a tree's verify does not compute")

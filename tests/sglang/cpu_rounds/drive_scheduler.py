@@ -1,0 +1,163 @@
+"""Drive SGLang's real scheduler in this process: requests in, token ids out, no sockets and no HTTP.
+
+    python drive_scheduler.py JOBS.json OUT.json
+
+SGLang is imported once; each job runs in a fork, as its configuration is global. A job: ``words`` (command line),
+``steps`` (a list of {prompts, max_new_tokens, tree?}), each step on an idle server.
+"""
+
+import array
+import json
+import os
+import sys
+import time
+import traceback
+
+ROUNDS_LIMIT = 4000
+
+
+class Done(Exception):
+    """All steps of a job are over."""
+
+
+class Feeder:
+    """Stands in for the scheduler's request receiver and for what it sends results to."""
+
+    def __init__(self, scheduler, steps):
+        self.scheduler, self.steps, self.step = scheduler, list(steps), -1
+        self.results, self.open, self.polls = [], set(), 0
+
+    def recv_requests(self, *_, **__):
+        self.polls += 1
+        assert self.polls < ROUNDS_LIMIT, "too many rounds"
+        if self.open:
+            aborts = [rid for rid, after in self.aborts.items() if after <= self.polls]
+            return [self._abort(self.aborts.pop(rid) and rid) for rid in aborts]
+        if self.polls - self.closed_at < 4 and self.step >= 0:
+            return []  # lets the scheduler see an idle server
+        if self.step >= 0:
+            self.results[-1]["free"] = self.scheduler.token_to_kv_pool_allocator.available_size()
+        self.step += 1
+        if self.step == len(self.steps):
+            raise Done
+        return self._begin(self.steps[self.step])
+
+    closed_at = 0
+    aborts: dict = {}
+
+    def _abort(self, rid):
+        from sglang.srt.managers.io_struct import AbortReq
+
+        self.open.discard(rid)
+        self.closed_at = self.polls
+        return AbortReq(rid=rid)
+
+    def _begin(self, step):
+        from sglang.srt.managers.io_struct import SetInternalStateReq, TokenizedGenerateReqInput
+        from sglang.srt.sampling.sampling_params import SamplingParams
+
+        answer = None
+        if "tree" in step:
+            answer = self.scheduler.set_internal_state(SetInternalStateReq(server_args=step["tree"])).updated
+        requests, self.aborts = [], {}
+        for number, prompt in enumerate(step["prompts"]):
+            rid = f"{self.step}-{number}"
+            params = SamplingParams(
+                max_new_tokens=step["max_new_tokens"], temperature=step.get("temperature", 0.0), ignore_eos=True,
+                **step.get("sampling", {}),
+            )  # fmt: skip
+            params.normalize(None)
+            params.verify(1 << 30)
+            requests.append(
+                TokenizedGenerateReqInput(
+                    rid=rid, input_text=None, input_ids=array.array("q", prompt), input_embeds=None, mm_inputs=None,
+                    token_type_ids=None, sampling_params=params, return_logprob=False, logprob_start_len=-1,
+                    top_logprobs_num=0, token_ids_logprob=None, stream=False,
+                )  # fmt: skip
+            )
+            if number in step.get("abort", []):
+                self.aborts[rid] = self.polls + 6
+        self.open = {request.rid for request in requests}
+        self.results.append({"switched": answer, "requests": {}})
+        return requests
+
+    def send_output(self, payload, *_):
+        for place, rid in enumerate(getattr(payload, "rids", None) or []):
+            if payload.finished_reasons[place] is None or rid not in self.open:
+                continue
+            info = payload.customized_info
+            info = getattr(info, "value", getattr(info, "data", info)) or {}
+            verifies = payload.spec_verify_ct
+            self.results[-1]["requests"][rid.split("-")[1]] = {
+                "ids": list(payload.output_ids[place]),
+                "rounds": verifies[place] if verifies else None,
+                "histogram": list(payload.spec_correct_drafts_histogram[place] or [])
+                if getattr(payload, "spec_correct_drafts_histogram", None) else None,
+                "info": {name: list(values[place]) for name, values in info.items()} if isinstance(info, dict) else str(info),
+            }  # fmt: skip
+            self.open.discard(rid)
+            self.closed_at = self.polls
+
+
+def run(job):
+    """Run one job; returns its result as plain data."""
+    from sglang.srt.managers.scheduler import Scheduler, configure_scheduler_process
+    from sglang.srt.runtime_context import publish
+    from sglang.srt.server_args import PortArgs, prepare_server_args
+
+    for name, value in job.get("env", {}).items():
+        os.environ[name] = value
+    args = prepare_server_args(job["words"])
+    ports = PortArgs.init_new(args)
+    configure_scheduler_process(args, 0, 0, 0, 0, 0, 0, None)
+    publish(args, role="scheduler")
+    scheduler = Scheduler(args, ports, 0, 0, 0, 0, 0, 0, None)
+    feeder = Feeder(scheduler, job["steps"])
+    scheduler.request_receiver = feeder
+    scheduler.output_streamer.send_to_detokenizer = feeder
+    try:
+        scheduler.run_event_loop()
+    except Done:
+        return feeder.results
+    raise AssertionError("the loop ended by itself")
+
+
+def main():
+    """Fork a child a job."""
+    jobs_path, out_path = sys.argv[1:]
+    with open(jobs_path) as file:
+        jobs = json.load(file)
+    from sglang.srt.plugins import load_plugins
+
+    load_plugins()
+    import sglang.srt.managers.scheduler
+    import sglang.srt.models.registry as registry
+
+    import sglang.srt.models.dflash
+    import sglang.srt.models.qwen3  # noqa: F401
+
+    results = {}
+    for name, job in jobs.items():
+        start = time.time()
+        read, write = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            os.close(read)
+            try:
+                answer = {"steps": run(job)}
+            except BaseException:
+                answer = {"error": traceback.format_exc()}
+            with os.fdopen(write, "w") as pipe:
+                json.dump(answer, pipe)
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as pipe:
+            results[name] = json.loads(pipe.read() or "{}")
+        os.waitpid(pid, 0)
+        print(f"{name}: {time.time() - start:.1f} s {'error' if 'error' in results[name] else 'ok'}", flush=True)
+        with open(out_path, "w") as file:
+            json.dump(results, file)
+
+
+if __name__ == "__main__":
+    main()
