@@ -27,7 +27,9 @@ def row_headroom(original: Callable[[Any], int], server_args: Any) -> int:
     return max(extra, 4 + 2 * int(server_args.speculative_num_draft_tokens) + int(server_args.page_size))
 
 
-def forward_options(original: Callable[..., dict[str, Any]], runner: Any, forward_batch: Any, proxy: Any) -> dict[str, Any]:
+def forward_options(
+    original: Callable[..., dict[str, Any]], runner: Any, forward_batch: Any, proxy: Any
+) -> dict[str, Any]:
     """Return what an eager forward is given (around ``ModelRunner``'s method).
 
     SGLang casts given embeddings to bfloat16; a block draft in another dtype, which is what the embeddings of a float32

@@ -102,7 +102,9 @@ def check_tree(tree: TreeConfig, settings: TreeSettings, depth: int) -> None:
         raise ConfigError(f"tree.width: {tree.width}, expected at most {settings.max_width}, the width started with")
     largest = captured_rows(settings, depth)[-1]
     if tree.resolve_budget(depth) > largest:
-        raise ConfigError(f"tree.budget: {tree.resolve_budget(depth)}, expected at most {largest}, the largest captured")
+        raise ConfigError(
+            f"tree.budget: {tree.resolve_budget(depth)}, expected at most {largest}, the largest captured"
+        )
 
 
 def tree_numbers(tree: TreeConfig) -> dict[str, float]:

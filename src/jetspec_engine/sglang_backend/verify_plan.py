@@ -81,4 +81,6 @@ class VerifyPlan:
         held = self.trees
         mask = held.mask[:requests, :nodes, :nodes]
         cut = {item.name: getattr(held, item.name)[:requests] for item in fields(held) if item.name != "mask"}
-        return TreeBatch(**{name: value[:, :nodes] if value.ndim > 1 else value for name, value in cut.items()}, mask=mask)
+        return TreeBatch(
+            **{name: value[:, :nodes] if value.ndim > 1 else value for name, value in cut.items()}, mask=mask
+        )

@@ -14,7 +14,9 @@ def assign_req_to_token_pool_cpu(rows, table, starts, ends, slots, *_):
 
 
 def assign_extend_cache_locs_cpu(rows, table, starts, ends, out, *_):
-    parts = [table[row, start:end] for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)]
+    parts = [
+        table[row, start:end] for row, start, end in zip(rows.tolist(), starts.tolist(), ends.tolist(), strict=True)
+    ]
     out.copy_(torch.cat(parts).to(out.dtype))
 
 

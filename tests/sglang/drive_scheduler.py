@@ -1,14 +1,16 @@
 """Drive SGLang's real scheduler in this process: requests in, token ids out, no sockets and no HTTP.
 
-    python drive_scheduler.py JOBS.json OUT.json
+    python drive_scheduler.py JOBS.json OUT.json [NAME]
 
-SGLang is imported once; each job runs in a fork, as its configuration is global. A job: ``words`` (command line),
-``steps`` (a list of {prompts, max_new_tokens, tree?}), each step on an idle server.
+SGLang is imported once and each job runs in a fork, as its configuration is global; with a NAME that job alone runs,
+in this process (a process that has met CUDA cannot fork). A job: ``words`` (command line) and ``steps``, a list of
+{prompts, max_new_tokens, tree?, script?, abort?}, each step on an idle server.
 """
 
 import array
 import json
 import os
+import shutil
 import sys
 import time
 import traceback
@@ -57,6 +59,10 @@ class Feeder:
         from sglang.srt.sampling.sampling_params import SamplingParams
 
         answer = None
+        if "script" in step:
+            shutil.copyfile(step["script"], self.script)
+            asked = SetInternalStateReq(server_args={"jetspec_reload_script": 1})
+            assert self.scheduler.set_internal_state(asked).updated
         if "tree" in step:
             answer = self.scheduler.set_internal_state(SetInternalStateReq(server_args=step["tree"])).updated
         requests, self.aborts = [], {}
@@ -70,9 +76,18 @@ class Feeder:
             params.verify(1 << 30)
             requests.append(
                 TokenizedGenerateReqInput(
-                    rid=rid, input_text=None, input_ids=array.array("q", prompt), input_embeds=None, mm_inputs=None,
-                    token_type_ids=None, sampling_params=params, return_logprob=False, logprob_start_len=-1,
-                    top_logprobs_num=0, token_ids_logprob=None, stream=False,
+                    rid=rid,
+                    input_text=None,
+                    input_ids=array.array("q", prompt),
+                    input_embeds=None,
+                    mm_inputs=None,
+                    token_type_ids=None,
+                    sampling_params=params,
+                    return_logprob=False,
+                    logprob_start_len=-1,
+                    top_logprobs_num=0,
+                    token_ids_logprob=None,
+                    stream=False,
                 )  # fmt: skip
             )
             if number in step.get("abort", []):
@@ -113,6 +128,7 @@ def run(job):
     publish(args, role="scheduler")
     scheduler = Scheduler(args, ports, 0, 0, 0, 0, 0, 0, None)
     feeder = Feeder(scheduler, job["steps"])
+    feeder.script = job.get("script")
     scheduler.request_receiver = feeder
     scheduler.output_streamer.send_to_detokenizer = feeder
     try:
@@ -123,21 +139,30 @@ def run(job):
 
 
 def main():
-    """Fork a child a job."""
-    jobs_path, out_path = sys.argv[1:]
+    """Run the jobs."""
+    jobs_path, out_path, name = (*sys.argv[1:], None)[:3]
     with open(jobs_path) as file:
         jobs = json.load(file)
     from sglang.srt.plugins import load_plugins
 
     load_plugins()
+    if name is not None:
+        start = time.time()
+        try:
+            result = {"steps": run(jobs[name])}
+        except BaseException:
+            result = {"error": traceback.format_exc()}
+            traceback.print_exc()
+        with open(out_path, "w") as file:
+            json.dump({name: {**result, "seconds": time.time() - start}}, file)
+        sys.stdout.flush()
+        os._exit(0)
     import sglang.srt.managers.scheduler
-    import sglang.srt.models.registry as registry
-
     import sglang.srt.models.dflash
     import sglang.srt.models.qwen3  # noqa: F401
 
     results = {}
-    for name, job in jobs.items():
+    for each, job in jobs.items():
         start = time.time()
         read, write = os.pipe()
         pid = os.fork()
@@ -152,9 +177,9 @@ def main():
             os._exit(0)
         os.close(write)
         with os.fdopen(read) as pipe:
-            results[name] = json.loads(pipe.read() or "{}")
+            results[each] = json.loads(pipe.read() or "{}")
         os.waitpid(pid, 0)
-        print(f"{name}: {time.time() - start:.1f} s {'error' if 'error' in results[name] else 'ok'}", flush=True)
+        print(f"{each}: {time.time() - start:.1f} s {'error' if 'error' in results[each] else 'ok'}", flush=True)
         with open(out_path, "w") as file:
             json.dump(results, file)
 
