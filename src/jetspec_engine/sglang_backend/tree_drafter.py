@@ -12,9 +12,7 @@ from torch import Tensor
 from jetspec_engine.errors import ConfigError
 from jetspec_engine.protocol import Candidates
 from jetspec_engine.sglang_backend.draft_script import DraftScript
-from jetspec_engine.sglang_backend.tree_switch import TreeSwitch
-from jetspec_engine.sglang_backend.verify_plan import VerifyPlan
-from jetspec_engine.tree.batched import build_best_first_batched
+from jetspec_engine.sglang_backend.round_state import RoundState
 from jetspec_engine.tree.blocks import first_top
 from jetspec_engine.tree.candidates import top_candidates
 
@@ -70,26 +68,22 @@ class VocabShard:
 
 
 class TreeDrafter:
-    """Builds the trees of a batch from the head's output and keeps them in the plan.
+    """Builds the trees of a batch from the head's output, into the round's state.
 
     Args:
         vocab: the LM head's rows of this rank.
-        plan: where the trees go.
-        switch: width, budget and spine, read on the device.
-        width: W of the candidates, the largest that can be switched to.
+        state: where the trees go.
         script: drafts in place of the head's, or None.
 
     Attributes:
         out: (R * D,) int64, the likeliest token of every depth, where SGLang's linear round looks for it.
     """
 
-    def __init__(
-        self, *, vocab: VocabShard, plan: VerifyPlan, switch: TreeSwitch, width: int, script: DraftScript | None
-    ) -> None:
-        self._vocab, self._plan, self._switch = vocab, plan, switch
-        self._width, self._script = width, script
-        self._offsets = torch.arange(1, plan.depth + 1, device=plan.table.device)
-        self.out = torch.zeros(len(plan.table) * plan.depth, dtype=torch.int64, device=plan.table.device)
+    def __init__(self, *, vocab: VocabShard, state: RoundState, script: DraftScript | None) -> None:
+        self._vocab, self._state, self._script = vocab, state, script
+        shape, device = state.shape, state.prefix_lens.device
+        self._offsets = torch.arange(1, shape.depth + 1, device=device)
+        self.out = torch.zeros(shape.requests * shape.depth, dtype=torch.int64, device=device)
 
     def __call__(self, hidden: Tensor, block_ids: Tensor) -> None:
         """Build and keep the trees. Capturable; no host sync.
@@ -98,17 +92,12 @@ class TreeDrafter:
             hidden: (R * (D + 1), E) the head's output, a request's block after another.
             block_ids: (R * (D + 1),) the block's tokens; the first of each is the anchor.
         """
-        depth = self._plan.depth
+        depth, width = self._state.shape.depth, self._state.shape.width
         blocks = hidden.view(-1, depth + 1, hidden.shape[-1])
-        found = self._vocab.candidates(blocks[:, 1:].reshape(-1, hidden.shape[-1]), self._width)
-        tokens = found.tokens.view(-1, depth, self._width)
-        logprobs = found.logprobs.view(-1, depth, self._width)
+        found = self._vocab.candidates(blocks[:, 1:].reshape(-1, hidden.shape[-1]), width)
+        tokens, logprobs = (each.view(-1, depth, width) for each in (found.tokens, found.logprobs))
         if self._script is not None:
-            positions = self._plan.prefix_lens[: len(tokens)].unsqueeze(1) + self._offsets
+            positions = self._state.prefix_lens[: len(tokens)].unsqueeze(1) + self._offsets
             tokens, logprobs = self._script.overlay(tokens, logprobs, positions)
         self.out[: tokens.shape[0] * depth].copy_(tokens[..., 0].reshape(-1))
-        trees = build_best_first_batched(
-            block_ids.view(-1, depth + 1)[:, 0], tokens, logprobs, num_nodes=self._switch.captured[-1],
-            budget=self._switch.budget, width=self._switch.width, keep_spine=self._switch.keep_spine,
-        )  # fmt: skip
-        self._plan.store(trees)
+        self._state.build(block_ids.view(-1, depth + 1)[:, 0], tokens, logprobs)

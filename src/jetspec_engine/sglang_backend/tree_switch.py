@@ -1,20 +1,13 @@
-"""The tree as it is set now, on the device: a captured draft graph reads these tensors, so settings switch without a
-new capture. Written by the scheduler's thread, applied at the start of a round on the stream the round runs on.
+"""Which tree a server drafts now, and which it can be switched to without a new capture.
 
-Knows which settings are possible; nothing of models and forwards.
+Written by the scheduler between rounds. Knows which settings are possible; nothing of models and forwards.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
-import torch
-from torch import Tensor
-
-from jetspec_engine.config import LINEAR, TreeConfig
+from jetspec_engine.config import TREE_RULES, TreeConfig
 from jetspec_engine.errors import ConfigError
 from jetspec_engine.sglang_backend.args import TreeSettings
-
-BUILT_RULES = ("best_first",)
 
 
 class TreeSwitch:
@@ -23,27 +16,14 @@ class TreeSwitch:
     Args:
         settings: the tree at start and what can be switched to.
         depth: D of the head.
-        device: of the tensors.
 
     Attributes:
         captured: verify rows that graphs are captured for, ascending, the chain's D + 1 among them.
-        width, budget: () int64. keep_spine: () bool.
     """
 
-    width: Tensor
-    budget: Tensor
-    keep_spine: Tensor
-
-    def __init__(self, settings: TreeSettings, depth: int, device: Any) -> None:
+    def __init__(self, settings: TreeSettings, depth: int) -> None:
         self._settings, self._depth = settings, depth
         self.captured = captured_rows(settings, depth)
-        self._host = {
-            "width": torch.ones((), dtype=torch.int64), "budget": torch.ones((), dtype=torch.int64),
-            "keep_spine": torch.zeros((), dtype=torch.bool),
-        }  # fmt: skip
-        for name, value in self._host.items():
-            setattr(self, name, value.to(device, copy=True))
-        self._applied: tuple[Any, ...] = ()
         self.set(settings.tree)
 
     @property
@@ -65,27 +45,10 @@ class TreeSwitch:
         """Switch from the next round on.
 
         Raises:
-            ConfigError: wider or larger than the server was started for, or a rule that is not built on the device.
+            ConfigError: wider or larger than the server was started for.
         """
         check_tree(tree, self._settings, self._depth)
         self._tree = tree
-
-    def apply(self, *, is_linear: bool) -> None:
-        """Write what has changed since the last round to the device, in stream order. No host sync.
-
-        Args:
-            is_linear: this round drafts a chain, whatever the tree.
-        """
-        tree = LINEAR if is_linear else self._tree
-        values = (tree.width, tree.resolve_budget(self._depth), tree.keep_spine)
-        if values == self._applied:
-            return
-        for name, value in zip(self._host, values, strict=True):
-            # A fresh host tensor: the copy of the one before may still be under way.
-            host = torch.tensor(value, dtype=self._host[name].dtype)
-            self._host[name] = host.pin_memory() if self.width.is_cuda else host
-            getattr(self, name).copy_(self._host[name], non_blocking=True)
-        self._applied = values
 
 
 def captured_rows(settings: TreeSettings, depth: int) -> tuple[int, ...]:
@@ -96,8 +59,6 @@ def captured_rows(settings: TreeSettings, depth: int) -> tuple[int, ...]:
 
 def check_tree(tree: TreeConfig, settings: TreeSettings, depth: int) -> None:
     """Raise ConfigError, naming the setting, for a tree that a started server cannot switch to."""
-    if tree.rule not in BUILT_RULES:
-        raise ConfigError(f"tree.rule: {tree.rule}, sglang builds {', '.join(BUILT_RULES)} trees only")
     if tree.width > settings.max_width:
         raise ConfigError(f"tree.width: {tree.width}, expected at most {settings.max_width}, the width started with")
     largest = captured_rows(settings, depth)[-1]
@@ -112,7 +73,7 @@ def tree_numbers(tree: TreeConfig) -> dict[str, float]:
     return {
         "jetspec_width": tree.width,
         "jetspec_budget": 0 if tree.budget is None else tree.budget,
-        "jetspec_rule": RULE_NUMBERS[tree.rule],
+        "jetspec_rule": TREE_RULES.index(tree.rule),
         "jetspec_beta": tree.beta,
         "jetspec_g0": tree.g0,
         "jetspec_keep_spine": int(tree.keep_spine),
@@ -121,16 +82,12 @@ def tree_numbers(tree: TreeConfig) -> dict[str, float]:
 
 def tree_from_numbers(given: Mapping[str, float]) -> TreeConfig:
     """Read what ``tree_numbers`` wrote. Raises ConfigError, also for a key that is missing."""
-    rules = {number: rule for rule, number in RULE_NUMBERS.items()}
     try:
         budget = int(given["jetspec_budget"])
         return TreeConfig(
-            rule=rules[int(given["jetspec_rule"])], width=int(given["jetspec_width"]), budget=budget or None,
+            rule=TREE_RULES[int(given["jetspec_rule"])], width=int(given["jetspec_width"]), budget=budget or None,
             beta=float(given["jetspec_beta"]), g0=float(given["jetspec_g0"]),
             keep_spine=bool(given["jetspec_keep_spine"]),
         )  # fmt: skip
-    except KeyError as error:
+    except LookupError as error:
         raise ConfigError(f"tree: {error} is missing or unknown") from error
-
-
-RULE_NUMBERS = {"best_first": 0, "top2gap": 1, "accum_logp": 2}

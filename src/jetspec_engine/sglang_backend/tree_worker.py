@@ -24,13 +24,15 @@ from sglang.srt.speculative.spec_utils import (
 )
 from torch import Tensor
 
+from jetspec_engine.config import LINEAR
 from jetspec_engine.sglang_backend.compat import block_size_of, settings_of
 from jetspec_engine.sglang_backend.draft_script import DraftScript
+from jetspec_engine.sglang_backend.round_state import PathMover, RoundShape, RoundState
 from jetspec_engine.sglang_backend.tree_drafter import TreeDrafter, VocabShard
-from jetspec_engine.sglang_backend.tree_round import Committed, commit, commit_forced
+from jetspec_engine.sglang_backend.tree_round import forced, gained
 from jetspec_engine.sglang_backend.tree_switch import TreeSwitch
 from jetspec_engine.sglang_backend.verify_backend import check_layers, teach_trees
-from jetspec_engine.sglang_backend.verify_plan import VerifyPlan
+from jetspec_engine.tree.accept_batched import AcceptedBatch
 
 
 class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
@@ -42,32 +44,31 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         # This copy of the configuration is the draft's alone.
         server_args.override("jetspec.draft_block", speculative_num_draft_tokens=block)
         super().__init__(server_args=server_args, **others)
-        self.tree_switch = TreeSwitch(self._settings, block - 1, self.device)
+        self.tree_switch = TreeSwitch(self._settings, block - 1)
         self._runners: dict[int, Any] = {}
 
     def init_attention_backends(self) -> None:
         """Also teach the target's backend trees; the scheduler captures the target's graphs after this."""
         super().init_attention_backends()
         runner = self.model_runner
-        check_layers(runner.model, runner.dtype, runner.token_to_kv_pool)
-        table = runner.req_to_token_pool.req_to_token
-        self._plan = VerifyPlan(
-            max_requests=table.shape[0] + self.ps.tp_size, max_nodes=self.tree_switch.captured[-1],
-            depth=self.block_size - 1, row_width=table.shape[1], device=self.device,
+        pool, requests = runner.token_to_kv_pool, runner.req_to_token_pool
+        heads, head_width = check_layers(runner.model, runner.dtype, pool)
+        shape = RoundShape(
+            requests=requests.req_to_token.shape[0] + self.ps.tp_size, rows=self.tree_switch.captured,
+            depth=self.block_size - 1, width=self._settings.max_width, row_width=requests.req_to_token.shape[1],
+            heads=heads, head_width=head_width,
         )  # fmt: skip
-        runner.attn_backend = teach_trees(
-            runner.attn_backend, self._plan, pool=runner.token_to_kv_pool, requests=runner.req_to_token_pool
-        )
-        width = self._settings.max_width
+        has_kernels = can_run_kernels(self.device)
+        self._state = RoundState(shape, self.device, has_kernels=has_kernels)
+        self._mover = PathMover([*pool.k_buffer, *pool.v_buffer], has_kernels=has_kernels)
+        runner.attn_backend = teach_trees(runner.attn_backend, self._state, pool=pool, requests=requests)
         self._script = None
         if self._settings.draft_script is not None:
-            self._script = DraftScript(positions=table.shape[1], width=width, device=self.device)
+            self._script = DraftScript(positions=shape.row_width, width=shape.width, device=self.device)
             self.reload_script()
-        self._drafter = TreeDrafter(
-            vocab=VocabShard(runner.model.lm_head, get_tp_group()), plan=self._plan, switch=self.tree_switch,
-            width=width, script=self._script,
-        )  # fmt: skip
-        self._columns = torch.arange(max(self.block_size, self.tree_switch.captured[-1]), device=self.device)
+        vocab = VocabShard(runner.model.lm_head, get_tp_group())
+        self._drafter = TreeDrafter(vocab=vocab, state=self._state, script=self._script)
+        self._columns = torch.arange(max(self.block_size, shape.rows[-1]), device=self.device)
 
     def init_cuda_graphs(self) -> None:
         """Also capture the target's verify for every number of rows but the largest, which SGLang has captured."""
@@ -88,11 +89,10 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         is_round = not (batch.forward_mode.is_extend() or batch.is_extend_in_batch or batch.forward_mode.is_idle())
         if not is_round or batch.spec_info is None:
             return super().forward_batch_generation(batch, on_publish, grammar_barrier)
-        self._plan.prefix_lens[: len(batch.seq_lens)].copy_(batch.seq_lens)
+        self._state.prefix_lens[: len(batch.seq_lens)].copy_(batch.seq_lens)
         is_linear = self.tree_switch.tree.width == 1 or not _is_plain_greedy(batch)
-        self.tree_switch.apply(is_linear=is_linear)
+        self._state.set_tree(LINEAR if is_linear else self.tree_switch.tree)
         self._use_rows(self.block_size if is_linear else self.tree_switch.rows)
-        self._plan.is_linear = is_linear
         if is_linear:
             result = super().forward_batch_generation(batch, on_publish, grammar_barrier)
         else:
@@ -122,20 +122,23 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         offsets = prefix.unsqueeze(1) + self._columns[: max(rows, block)]
         slots = table[batch.req_pool_indices.unsqueeze(1), offsets].long()
         self._draft(batch, slots[:, :block], offsets[:, :block])
-        trees = self._plan.view(count, rows)
-        target = self._verify(batch, trees.tokens, slots[:, :rows])
+        target = self._verify(batch, slots[:, :rows])
         logits = target.logits_output
         target_ids = logits.next_token_logits.argmax(dim=-1).view(count, rows)
-        done = self._commit(trees, target_ids, rows)
-        new_seq_lens = prefix + done.lens
+        accepted = self._accept(target_ids)
+        gain = gained(self._state.trees(count), accepted)
+        new_seq_lens = prefix + gain.lens
         if on_publish is not None:
             on_publish(new_seq_lens)
-        self._keep(done, slots, offsets[:, :block], logits.hidden_states.view(count, rows, -1))
+        self._mover.move(slots, accepted)
+        self._give_context(gain.lens, accepted.path, slots[:, :block], offsets[:, :block], logits.hidden_states)
         logits.hidden_states = None
         return GenerationBatchResult(
-            logits_output=logits, next_token_ids=done.tokens.reshape(-1), accept_lens=done.lens,
+            logits_output=logits, next_token_ids=gain.tokens.reshape(-1), accept_lens=gain.lens,
             can_run_cuda_graph=target.can_run_cuda_graph, speculative_num_draft_tokens=block,
-            next_draft_input=self._make_next_draft_input_decode(bonus_tokens=done.bonus, new_seq_lens=new_seq_lens),
+            next_draft_input=self._make_next_draft_input_decode(
+                bonus_tokens=accepted.bonus, new_seq_lens=new_seq_lens
+            ),
             new_seq_lens=new_seq_lens,
         )  # fmt: skip
 
@@ -158,13 +161,12 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         if not drafted.can_run_graph:
             self._drafter(drafted.logits_output.hidden_states, forward_batch.input_ids)
 
-    def _verify(self, batch: Any, tokens: Tensor, slots: Tensor) -> Any:
+    def _verify(self, batch: Any, slots: Tensor) -> Any:
         """Run the target on every node."""
-        rows = tokens.shape[1]
-        depths = self._plan.trees.depths[: tokens.shape[0], :rows]
+        count, rows = slots.shape
+        tokens, positions = self._state.tokens_and_positions(count, rows)
         verify = DFlashVerifyInput(
-            draft_token=tokens.reshape(-1), positions=(batch.seq_lens.unsqueeze(1) + depths).reshape(-1),
-            draft_token_num=rows, custom_mask=None, capture_hidden_mode=CaptureHiddenMode.FULL,
+            draft_token=tokens.reshape(-1), positions=positions.reshape(-1), draft_token_num=rows, custom_mask=None, capture_hidden_mode=CaptureHiddenMode.FULL,
         )  # fmt: skip
         batch.out_cache_loc = slots.reshape(-1)
         kept = batch.seq_lens_cpu, batch.seq_lens_sum
@@ -176,23 +178,27 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
             batch=None, forward_batch=forward_batch, is_verify=True, skip_attn_backend_init=True
         )
 
-    def _commit(self, trees: Any, target_ids: Tensor, rows: int) -> Committed:
-        depth = self.block_size - 1
+    def _accept(self, target_ids: Tensor) -> AcceptedBatch:
         if SIMULATE_ACC_LEN <= 0:
-            return commit(trees, target_ids, depth)
+            return self._state.accept(target_ids)
+        count, rows = target_ids.shape
         tokens = _sample_simulated_acc_len(SIMULATE_ACC_LEN, SIMULATE_ACC_METHOD, min(rows, self.block_size))
-        return commit_forced(trees, self._plan.path[: len(target_ids), :rows], target_ids, tokens - 1, depth)
+        return forced(self._state.trees(count), self._state.paths(count), target_ids, tokens - 1)
 
-    def _keep(self, done: Committed, slots: Tensor, positions: Tensor, hidden: Tensor) -> None:
-        """Move the path's keys and values behind the prefix, and give the head its context."""
-        block = self.block_size
-        targets = slots[:, :block].contiguous()
-        self.model_runner.token_to_kv_pool.move_kv_cache(targets.view(-1), slots.gather(1, done.sources).view(-1))
-        context = hidden.gather(1, done.path.unsqueeze(2).expand(-1, -1, hidden.shape[2]))
+    def _give_context(self, lens: Tensor, path: Tensor, slots: Tensor, positions: Tensor, hidden: Tensor) -> None:
+        """Write the accepted nodes' hidden states into the head's cache, at the slots behind the prefix."""
+        rows = hidden.view(len(path), -1, hidden.shape[-1])
+        context = rows.gather(1, path.clamp(min=0).unsqueeze(2).expand(-1, -1, rows.shape[2]))
+        slots = slots.contiguous()
         self._append_target_hidden_to_draft_kv_by_loc(
-            target_hidden=context.view(-1, hidden.shape[2]), cache_loc=targets.view(-1), cache_loc_2d=targets,
-            positions=positions.reshape(-1), commit_lens=done.lens,
+            target_hidden=context.view(-1, rows.shape[2]), cache_loc=slots.view(-1), cache_loc_2d=slots,
+            positions=positions.reshape(-1), commit_lens=lens,
         )  # fmt: skip
+
+
+def can_run_kernels(device: Any) -> bool:
+    """Say whether a round runs kernels; elsewhere, which means in tests, their torch twins."""
+    return torch.device(device).type == "cuda"
 
 
 def _host_lens(batch: Any, rows: int) -> Tensor:

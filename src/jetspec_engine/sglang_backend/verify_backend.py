@@ -1,7 +1,7 @@
 """The target's attention backend, taught to verify trees: everything but a verify stays what SGLang ships.
 
-``teach_trees`` makes of a backend one whose class has the same name and also knows trees, so whatever asks a backend for
-its name, its type or an attribute is answered as before. A verify runs our own attention over the plan's static
+``teach_trees`` makes of a backend one whose class has the same name and also knows trees, so whatever asks a backend
+for its name, its type or an attribute is answered as before. A verify runs our own attention over the round's static
 tensors, eager or inside a CUDA graph alike; the backend's own verify is never called.
 """
 
@@ -11,19 +11,18 @@ import torch
 from torch import Tensor
 
 from jetspec_engine.errors import ConfigError
-from jetspec_engine.sglang_backend.table_attention import attend_by_table
-from jetspec_engine.sglang_backend.verify_plan import VerifyPlan
+from jetspec_engine.sglang_backend.round_state import RoundState
 
 
 class TreeVerify:
     """Mixed in before a backend's own class."""
 
-    jetspec_plan: VerifyPlan
+    jetspec_state: RoundState
     jetspec_pool: Any
     jetspec_requests: Any
 
     def init_cuda_graph_state(self, max_bs: int, max_num_tokens: int) -> None:
-        """Make nothing: the target's decode graphs are verifies, whose tensors are the plan's."""
+        """Make nothing: the target's decode graphs are verifies, whose tensors are the state's."""
 
     def init_forward_metadata(self, forward_batch: Any) -> None:
         """Prepare an eager forward."""
@@ -55,30 +54,27 @@ class TreeVerify:
             return attended
         if any(value is not None for value in kwargs.values()):
             raise ConfigError(f"target: layer {layer.layer_id}: {', '.join(kwargs)}: not computed by a tree's verify")
-        plan, pool = self.jetspec_plan, self.jetspec_pool
+        pool = self.jetspec_pool
         if k is not None and save_kv_cache:
             pool.set_kv_buffer(layer, forward_batch.out_cache_loc, k, v, layer.k_scale, layer.v_scale)
         keys, values = pool.get_kv_buffer(layer.layer_id)
-        nodes = q.shape[0] // forward_batch.batch_size
-        query = q.reshape(-1, nodes, layer.tp_q_head_num, layer.qk_head_dim)
-        rows = attend_by_table(
-            query, keys, values, table=plan.table, prefix_lens=plan.prefix_lens, path=plan.path,
-            depths=plan.trees.depths, scale=layer.scaling, window=layer.sliding_window_size,
-        )  # fmt: skip
+        query = q.reshape(-1, layer.tp_q_head_num, layer.qk_head_dim)
+        rows = self.jetspec_state.attend(
+            query, keys, values, forward_batch.out_cache_loc, scale=layer.scaling, window=layer.sliding_window_size
+        )
         return rows.reshape(q.shape[0], -1)
 
     def _stage(self, forward_batch: Any) -> None:
-        self.jetspec_plan.stage(
-            self.jetspec_requests.req_to_token, forward_batch.req_pool_indices, forward_batch.seq_lens
-        )
+        table, rows = self.jetspec_requests.req_to_token, forward_batch.spec_info.draft_token_num
+        self.jetspec_state.stage(table, forward_batch.req_pool_indices, forward_batch.seq_lens, rows)
 
 
-def teach_trees(backend: Any, plan: VerifyPlan, *, pool: Any, requests: Any) -> Any:
+def teach_trees(backend: Any, state: RoundState, *, pool: Any, requests: Any) -> Any:
     """Return a target's backend that also verifies trees.
 
     Args:
         backend: any of SGLang's attention backends.
-        plan: where slots and trees are read from.
+        state: where slots and trees are read from.
         pool: the target's KV pool.
         requests: SGLang's request table.
 
@@ -90,12 +86,15 @@ def teach_trees(backend: Any, plan: VerifyPlan, *, pool: Any, requests: Any) -> 
     taught_kind = type(kind.__name__, (TreeVerify, kind), {})
     taught: Any = taught_kind.__new__(taught_kind)
     taught.__dict__ = backend.__dict__
-    taught.jetspec_plan, taught.jetspec_pool, taught.jetspec_requests = plan, pool, requests
+    taught.jetspec_state, taught.jetspec_pool, taught.jetspec_requests = state, pool, requests
     return taught
 
 
-def check_layers(model: torch.nn.Module, dtype: torch.dtype, pool: Any) -> None:
+def check_layers(model: torch.nn.Module, dtype: torch.dtype, pool: Any) -> tuple[int, int]:
     """Refuse a target whose attention our verify does not compute.
+
+    Returns:
+        Query heads of this rank and their width, the most of any layer.
 
     Raises:
         ConfigError: a KV cache of another dtype, a head size that is no power of two, or an attention variant.
@@ -111,12 +110,16 @@ def check_layers(model: torch.nn.Module, dtype: torch.dtype, pool: Any) -> None:
     kv_dtype = getattr(pool, "store_dtype", dtype)
     if kv_dtype != dtype:
         raise ConfigError(f"--kv-cache-dtype: {kv_dtype}, a tree's verify needs the model's {dtype}")
+    shapes = [(1, 16)]
     for name, layer in model.named_modules():
         if not isinstance(layer, RadixAttention):
             continue
         width = layer.qk_head_dim
-        if layer.v_head_dim != width or width < 16 or width & (width - 1):  # noqa: PLR2004 a tile's least width
+        if layer.v_head_dim != width or width < 16 or width & (width - 1):
             raise ConfigError(f"target: {name}: heads of {width} and {layer.v_head_dim}, a tree needs a power of two")
         is_plain = not layer.logit_cap and not layer.is_cross_attention and not layer.use_irope
         if not is_plain or layer.attn_type != AttentionType.DECODER:
             raise ConfigError(f"target: {name}: an attention variant that a tree's verify does not compute")
+        shapes.append((layer.tp_q_head_num, width))
+    heads, widths = zip(*shapes, strict=True)
+    return max(heads), max(widths)
