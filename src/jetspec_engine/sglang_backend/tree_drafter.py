@@ -13,7 +13,6 @@ from jetspec_engine.errors import ConfigError
 from jetspec_engine.protocol import Candidates
 from jetspec_engine.sglang_backend.draft_script import DraftScript
 from jetspec_engine.sglang_backend.round_state import RoundState
-from jetspec_engine.tree.blocks import first_top
 from jetspec_engine.tree.candidates import top_candidates
 
 
@@ -23,12 +22,13 @@ class VocabShard:
     Args:
         lm_head: the target's.
         group: SGLang's tensor-parallel group.
+        has_kernels: as for ``RoundState``; without them there is one rank.
 
     Raises:
         ConfigError: a quantised head, or added vocabulary.
     """
 
-    def __init__(self, lm_head: Any, group: Any) -> None:
+    def __init__(self, lm_head: Any, group: Any, *, has_kernels: bool) -> None:
         weight = lm_head.weight
         if not torch.is_floating_point(weight):
             raise ConfigError("target: a quantised LM head, a tree needs an unquantised one")
@@ -37,7 +37,8 @@ class VocabShard:
             raise ConfigError("target: added vocabulary, a tree needs the base vocabulary only")
         self._weight: Tensor = weight if shard is None else weight[: int(shard.num_org_elements)]
         self._first = 0 if shard is None else int(shard.org_vocab_start_index)
-        self._group = group if group.world_size > 1 else None
+        self._group, self._padded_size = group, len(weight)
+        self._has_kernels = has_kernels
 
     def candidates(self, hidden: Tensor, width: int) -> Candidates:
         """Return the likeliest tokens of the whole vocabulary, the same on every rank.
@@ -50,21 +51,20 @@ class VocabShard:
             (n, W) ids and log-probabilities, see ``top_candidates``. No host sync; capturable.
         """
         logits = torch.matmul(hidden.to(self._weight.dtype), self._weight.T)
-        own = top_candidates(logits, width)
-        if self._group is None:
-            return own
-        # A rank's log-probabilities are relative to its shard's total; back to logits before they are compared.
-        total = torch.logsumexp(logits.float(), dim=-1, keepdim=True)
-        values = self._group.all_gather((own.logprobs + total).contiguous(), dim=-1)
-        ids = self._group.all_gather((own.tokens + self._first).contiguous(), dim=-1)
-        totals = self._group.all_gather(total.contiguous(), dim=-1)
-        chosen = first_top(values, width)  # ranks hold ascending ids, so the lower column is the lower id
-        logprobs = values.gather(-1, chosen) - torch.logsumexp(totals, dim=-1, keepdim=True)
-        is_usable = torch.isfinite(logprobs)
-        return Candidates(
-            tokens=torch.where(is_usable, ids.gather(-1, chosen), 0),
-            logprobs=torch.where(is_usable, logprobs, float("-inf")),
-        )
+        if not self._has_kernels:
+            return top_candidates(logits, width)
+        from jetspec_engine.sglang_backend.kernels.top_candidates import ChunkResults, best_of_all, best_of_chunks
+
+        # Ranks differ in real rows and not in padded ones, so their results have one shape.
+        found = ChunkResults.allocate(rows=len(logits), vocab_size=self._padded_size, width=width, device=logits.device)
+        best_of_chunks(logits, into=found, first_id=self._first)
+        if self._group.world_size > 1:
+            joined = {name: self._group.all_gather(getattr(found, name), dim=1) for name in ("keys", "tops", "sums")}
+            found = ChunkResults(**joined)
+        tokens = torch.empty((len(logits), width), dtype=torch.int64, device=logits.device)
+        logprobs = torch.empty((len(logits), width), dtype=torch.float32, device=logits.device)
+        best_of_all(found, tokens=tokens, logprobs=logprobs)
+        return Candidates(tokens=tokens, logprobs=logprobs)
 
 
 class TreeDrafter:

@@ -66,7 +66,7 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         if self._settings.draft_script is not None:
             self._script = DraftScript(positions=shape.row_width, width=shape.width, device=self.device)
             self.reload_script()
-        vocab = VocabShard(runner.model.lm_head, get_tp_group())
+        vocab = VocabShard(runner.model.lm_head, get_tp_group(), has_kernels=has_kernels)
         self._drafter = TreeDrafter(vocab=vocab, state=self._state, script=self._script)
         self._columns = torch.arange(max(self.block_size, shape.rows[-1]), device=self.device)
 
