@@ -122,7 +122,9 @@ class ServerClient:
         if self.kind == "openai":
             self.can_flush = False
         if self.can_flush:
-            self.can_flush = self._patiently("/flush_cache", None).status_code == 200
+            # SGLang refuses while the last request's end is on its way, unless it is given time.
+            path = f"/flush_cache?timeout={BUSY_PATIENCE_S:.0f}" if self.kind == "sglang" else "/flush_cache"
+            self.can_flush = self._patiently(path, None).status_code == 200
         return self.can_flush
 
     def generate(self, prompt: Prompt, max_new_tokens: int) -> Generation:

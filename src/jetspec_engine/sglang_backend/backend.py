@@ -13,8 +13,6 @@ from jetspec_engine.records import Availability, ServeEvent
 from jetspec_engine.sglang_backend.refusals import SUPPORTED_VERSION
 
 INSTALL_HINT = "pip install 'jetspec[sglang]' on a machine with CUDA, or use --engine embedded"
-# Flips with the first tree that an H200 has verified: until then this engine is not offered.
-CAN_VERIFY_TREES = False
 
 
 class SglangBackend:
@@ -23,7 +21,7 @@ class SglangBackend:
     name = "sglang"
 
     def availability(self, config: ServeConfig) -> Availability:
-        """Say what is missing; in this release trees always are.
+        """Say what is missing. Whether a GPU is to be had is asked when a server starts.
 
         Args:
             config: not looked at.
@@ -39,8 +37,7 @@ class SglangBackend:
                 missing=(f"sglang {SUPPORTED_VERSION}, found {version}",),
                 hint=f"pip install 'sglang=={SUPPORTED_VERSION}'",
             )
-        missing = () if CAN_VERIFY_TREES else ("tree verify on SGLang, which this release does not have yet",)
-        return Availability(is_available=not missing, missing=missing, hint="use --engine embedded" if missing else "")
+        return Availability(is_available=True)
 
     def serve(self, config: ServeConfig, on_event: Callable[[ServeEvent], None]) -> None:
         """Start SGLang with our plugin, say "ready", and block until SIGINT or SIGTERM.

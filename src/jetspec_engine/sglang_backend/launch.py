@@ -31,6 +31,8 @@ OWN_OPTIONS = (
     "--host",
     "--port",
 )
+# Graphs are captured for these numbers of nodes too, so that a tree that is switched to verifies few rows in vain.
+GRAPH_BUDGETS = (32, 64, 128, 256)
 REASON = re.compile(r"^(?:\S+\.)?\w*(?:Error|Exception|Interrupt|Killed)\b.*")
 MATTERS = re.compile(r"jetspec|dflash|capture|weight|error|exception|out of memory|kv cache", re.IGNORECASE)
 
@@ -120,8 +122,10 @@ def server_words(config: ServeConfig, *, target: Path, head: Path, port: int, gp
 
 
 def settings_of(config: ServeConfig) -> TreeSettings:
-    """Return the plugin's settings for a configuration; its tree's budget and the largest one are captured."""
-    budgets = {config.max_budget} if config.max_width > 1 else set()
+    """Return the plugin's settings for a configuration: what is captured is its tree's budget, the largest, and steps."""
+    budgets = set()
+    if config.max_width > 1:
+        budgets = {config.max_budget, *(budget for budget in GRAPH_BUDGETS if budget < config.max_budget)}
     if config.tree.width > 1 and config.tree.budget is not None:
         budgets.add(config.tree.budget)
     return TreeSettings(tree=config.tree, max_width=config.max_width, budgets=tuple(sorted(budgets)))

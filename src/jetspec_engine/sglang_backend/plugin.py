@@ -1,20 +1,22 @@
 """The plugin's entry point: SGLang calls ``activate`` in each of its processes before it does anything else.
 
-Registers the algorithm and hooks six functions. SGLang logs a plugin's failure and goes on without it, so a server
+Registers the algorithm and hooks a dozen functions. SGLang logs a plugin's failure and goes on without it, so a server
 must be asked whether the plugin is active (``launch`` does). Importing this module imports neither sglang nor torch.
 """
 
 import argparse
 import contextvars
+import multiprocessing
 from collections.abc import Callable
 from importlib import metadata
 from typing import Any
 
-from jetspec_engine.sglang_backend import causality, run_time
+from jetspec_engine.sglang_backend import causality, counters, float_layers, run_time
 from jetspec_engine.sglang_backend.args import ALGORITHM, TreeSettings, add_options, settings_from_namespace
 from jetspec_engine.sglang_backend.refusals import check_version
 
 SETTINGS_ATTRIBUTE = "_jetspec"
+_COMPONENTS = "sglang.srt.managers.scheduler_components"
 HOOKED = {
     "add_cli_args": "sglang.srt.server_args.ServerArgs.add_cli_args",
     "from_cli_args": "sglang.srt.server_args.ServerArgs.from_cli_args",
@@ -22,7 +24,14 @@ HOOKED = {
     "row_headroom": "sglang.srt.mem_cache.allocation_sizing.get_req_to_token_extra_context_len",
     "forward_options": "sglang.srt.model_executor.model_runner.ModelRunner._extend_forward_kwargs",
     "set_internal_state": "sglang.srt.managers.scheduler.Scheduler.set_internal_state",
+    "internal_state": "sglang.srt.managers.scheduler.Scheduler.get_internal_state",
+    "round": f"{_COMPONENTS}.batch_result_processor.SchedulerBatchResultProcessor._resolve_spec_v2_tokens",
+    "counters": "sglang.srt.managers.tokenizer_manager.TokenizerManager._calculate_spec_decoding_metrics",
+    "norm": "sglang.srt.layers.layernorm.RMSNorm.forward_cuda",
+    "activation": "sglang.srt.layers.activation.SiluAndMul.forward_cuda",
+    "rotation": "sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_cuda",
 }
+HTTP_SERVER = "sglang.srt.entrypoints.http_server._setup_and_run_http_server"
 
 _settings: contextvars.ContextVar[TreeSettings | None] = contextvars.ContextVar("jetspec_settings", default=None)
 
@@ -46,6 +55,17 @@ def activate() -> None:
     HookRegistry.register(HOOKED["row_headroom"], run_time.row_headroom, HookType.AROUND)
     HookRegistry.register(HOOKED["forward_options"], run_time.forward_options, HookType.AROUND)
     HookRegistry.register(HOOKED["set_internal_state"], run_time.set_internal_state, HookType.AROUND)
+    HookRegistry.register(HOOKED["internal_state"], run_time.internal_state, HookType.AROUND)
+    HookRegistry.register(HOOKED["round"], counters.note_rounds, HookType.AROUND)
+    HookRegistry.register(HOOKED["counters"], counters.report_rounds, HookType.AROUND)
+    HookRegistry.register(HOOKED["norm"], float_layers.normalise_or_activate, HookType.AROUND)
+    HookRegistry.register(HOOKED["activation"], float_layers.normalise_or_activate, HookType.AROUND)
+    HookRegistry.register(HOOKED["rotation"], float_layers.rotate, HookType.AROUND)
+    if multiprocessing.parent_process() is None:
+        # Only a server's first process speaks HTTP; the others need not import its server.
+        from jetspec_engine.sglang_backend.routes import serve_with_our_routes
+
+        HookRegistry.register(HTTP_SERVER, serve_with_our_routes, HookType.AROUND)
 
 
 def with_our_options(original: Callable[[argparse.ArgumentParser], None], parser: argparse.ArgumentParser) -> None:

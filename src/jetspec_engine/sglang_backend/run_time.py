@@ -1,5 +1,5 @@
-"""Three of SGLang's own functions, hooked: rows long enough for a tree's reserve, a draft's input in its own dtype, and
-the tree switched at run time.
+"""Four of SGLang's own functions, hooked: rows long enough for a tree's reserve, a draft's input in its own dtype, and
+the tree switched and told at run time.
 
 SGLang's control messages carry numbers only and a fixed list of names; ours travel as ``jetspec_*`` numbers and never
 reach SGLang's own handling. Knows a worker's switch and nothing of its rounds.
@@ -8,11 +8,13 @@ reach SGLang's own handling. Knows a worker's switch and nothing of its rounds.
 from collections.abc import Callable
 from typing import Any
 
-from jetspec_engine.errors import JetspecError
+from jetspec_engine.config import LINEAR, TreeConfig
+from jetspec_engine.errors import ConfigError, JetspecError
 from jetspec_engine.sglang_backend.args import ALGORITHM
 
 PREFIX = "jetspec_"
 RELOAD_SCRIPT = "jetspec_reload_script"
+TREE_STATE = "jetspec_tree"
 
 
 def row_headroom(original: Callable[[Any], int], server_args: Any) -> int:
@@ -55,16 +57,33 @@ def set_internal_state(original: Callable[..., Any], scheduler: Any, request: An
     from jetspec_engine.sglang_backend.tree_switch import tree_from_numbers
 
     worker = scheduler.draft_worker
-    is_idle = scheduler.running_batch.is_empty() and not scheduler.waiting_queue
+    is_idle = scheduler.is_fully_idle()
     try:
         if is_idle and given.get(RELOAD_SCRIPT):
             worker.reload_script()
         elif is_idle:
-            worker.tree_switch.set(tree_from_numbers(given))
+            _switch(worker, tree_from_numbers(given))
     except (JetspecError, AttributeError) as error:
         scheduler_log().warning("jetspec: not switched: %s", error)
         is_idle = False
     return SetInternalStateReqOutput(updated=is_idle)
+
+
+def _switch(worker: Any, tree: TreeConfig) -> None:
+    """Switch the tree; a server that stays linear runs SGLang's own worker, which has one tree."""
+    if hasattr(worker, "tree_switch"):
+        worker.tree_switch.set(tree)
+    elif tree.width > 1:
+        raise ConfigError(f"tree.width: {tree.width}, the server was started for width 1 only")
+
+
+def internal_state(original: Callable[..., Any], scheduler: Any, request: Any) -> Any:
+    """Answer with SGLang's state and the tree that runs now (around ``Scheduler.get_internal_state``)."""
+    answer = original(scheduler, request)
+    if getattr(scheduler.spec_algorithm, "name", "") == ALGORITHM:
+        switch = getattr(scheduler.draft_worker, "tree_switch", None)
+        answer.internal_state[TREE_STATE] = (LINEAR if switch is None else switch.tree).to_mapping()
+    return answer
 
 
 def scheduler_log() -> Any:

@@ -97,12 +97,7 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
             result = super().forward_batch_generation(batch, on_publish, grammar_barrier)
         else:
             result = self._tree_round(batch, on_publish)
-        count = len(batch.seq_lens)
-        nodes = self.block_size if is_linear else self.tree_switch.num_nodes
-        # Numbers by request, appended to each request's meta_info by SGLang.
-        result.logits_output.customized_info = {
-            "jetspec_nodes": [nodes] * count, "jetspec_graph": [int(result.can_run_cuda_graph)] * count,
-        }  # fmt: skip
+        result.jetspec_nodes = self.block_size if is_linear else self.tree_switch.num_nodes
         return result
 
     def reload_script(self) -> None:
