@@ -1,7 +1,7 @@
 """The real SGLang wheel on a machine without a GPU: what it imports of its own kernels is stood in for.
 
 These tests carry the marker ``sglang``, are no part of the default run and are skipped where sglang is not importable.
-They cover what happens before a model is loaded; rounds need a GPU.
+They cover start-up in this process, and whole rounds in processes of their own (``drive_scheduler``).
 """
 
 import json

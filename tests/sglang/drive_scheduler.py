@@ -15,10 +15,12 @@ import sys
 import time
 import traceback
 
+from jetspec_engine.sglang_backend.counters import MARKS, counters
+
 ROUNDS_LIMIT = 4000
 
 
-class Done(Exception):
+class Done(Exception):  # noqa: N818 no error
     """All steps of a job are over."""
 
 
@@ -27,7 +29,8 @@ class Feeder:
 
     def __init__(self, scheduler, steps):
         self.scheduler, self.steps, self.step = scheduler, list(steps), -1
-        self.results, self.open, self.polls = [], set(), 0
+        self.results, self.open, self.polls, self.closed_at = [], set(), 0, 0
+        self.aborts, self.pieces = {}, {}
 
     def recv_requests(self, *_, **__):
         self.polls += 1
@@ -43,9 +46,6 @@ class Feeder:
         if self.step == len(self.steps):
             raise Done
         return self._begin(self.steps[self.step])
-
-    closed_at = 0
-    aborts: dict = {}
 
     def _abort(self, rid):
         from sglang.srt.managers.io_struct import AbortReq
@@ -88,7 +88,7 @@ class Feeder:
                     top_logprobs_num=0,
                     token_ids_logprob=None,
                     stream=False,
-                )  # fmt: skip
+                )
             )
             if number in step.get("abort", []):
                 self.aborts[rid] = self.polls + 6
@@ -97,19 +97,18 @@ class Feeder:
         return requests
 
     def send_output(self, payload, *_):
+        from sglang.srt.managers.io_struct import unwrap_from_pickle
+
         for place, rid in enumerate(getattr(payload, "rids", None) or []):
-            if payload.finished_reasons[place] is None or rid not in self.open:
+            if rid not in self.open:
                 continue
-            info = payload.customized_info
-            info = getattr(info, "value", getattr(info, "data", info)) or {}
-            verifies = payload.spec_verify_ct
-            self.results[-1]["requests"][rid.split("-")[1]] = {
-                "ids": list(payload.output_ids[place]),
-                "rounds": verifies[place] if verifies else None,
-                "histogram": list(payload.spec_correct_drafts_histogram[place] or [])
-                if getattr(payload, "spec_correct_drafts_histogram", None) else None,
-                "info": {name: list(values[place]) for name, values in info.items()} if isinstance(info, dict) else str(info),
-            }  # fmt: skip
+            # A long answer comes in pieces, streamed or not.
+            ids, marks = self.pieces.setdefault(rid, ([], []))
+            ids += payload.output_ids[place]
+            marks += (unwrap_from_pickle(payload.customized_info) or {}).get(MARKS, {place: []})[place]
+            if payload.finished_reasons[place] is None:
+                continue
+            self.results[-1]["requests"][rid.split("-")[1]] = {"ids": ids, **counters(marks, len(ids))}
             self.open.discard(rid)
             self.closed_at = self.polls
 
@@ -179,7 +178,8 @@ def main():
         with os.fdopen(read) as pipe:
             results[each] = json.loads(pipe.read() or "{}")
         os.waitpid(pid, 0)
-        print(f"{each}: {time.time() - start:.1f} s {'error' if 'error' in results[each] else 'ok'}", flush=True)
+        took = f"{time.time() - start:.1f} s"
+        print(each, took, "error" if "error" in results[each] else "ok", flush=True)  # noqa: T201
         with open(out_path, "w") as file:
             json.dump(results, file)
 

@@ -67,8 +67,6 @@ def test_answers_are_stock_dflashs(algorithm):
         name for name in names if getattr(algorithm, name) and getattr(algorithm, name)() != getattr(stock, name)()
     ]
     assert differing == ["is_dflash"]
-    for is_draft_worker in (False, True):
-        assert algorithm.get_num_tokens_per_req_for_target_verify(8, is_draft_worker) == 8
 
 
 def test_the_relay_between_rounds_carries_no_hidden_states(algorithm, resolve):
@@ -125,7 +123,7 @@ def test_the_settings_travel_with_sglangs_own(resolve):
 
     arguments = resolve(*LINEAR)
     expected = {"tree": {"rule": "best_first", "width": 1, "budget": None, "beta": 1.0, "g0": 1.0, "keep_spine": False},
-                "max_width": 1, "budgets": []}  # fmt: skip
+                "max_width": 1, "budgets": [], "draft_script": None}  # fmt: skip
     for travelled in (arguments, pickle.loads(pickle.dumps(arguments)), copy.deepcopy(arguments)):
         assert getattr(travelled, plugin.SETTINGS_ATTRIBUTE) == expected
     # What a scheduler answers to /server_info is this, and the launcher's proof looks for it there.
@@ -155,10 +153,22 @@ def test_the_key_file_is_understood(resolve):
         assert resolve(*LINEAR, *words).api_key == 'a"b: #c'
 
 
-@pytest.mark.parametrize("words", [(), ("--speculative-dflash-tree-width=4",), ("--speculative-dflash-tree-width=1",)])
-def test_a_tree_is_refused_in_this_release(resolve, words):
-    with pytest.raises(UnavailableError, match="verifies trees in the embedded engine only"):
-        resolve(*words)
+@pytest.mark.parametrize(
+    ("words", "rows"),
+    [
+        ((), (8, 16)),
+        (("--speculative-dflash-tree-width=4",), (8,)),
+        (("--speculative-dflash-tree-width=1",), (8,)),
+        (("--speculative-dflash-tree-width=4", "--speculative-dflash-tree-budgets=4,64"), (4, 8, 64)),
+    ],
+)
+def test_R17_a_server_that_may_draft_trees_captures_every_budget_and_the_chain(resolve, words, rows):
+    from jetspec_engine.sglang_backend.compat import block_size_of, settings_of
+    from jetspec_engine.sglang_backend.tree_switch import captured_rows
+
+    arguments = resolve(*words)
+    assert captured_rows(settings_of(arguments), block_size_of(arguments) - 1) == rows
+    assert (block_size_of(arguments), arguments.speculative_num_draft_tokens) == (8, rows[-1])
 
 
 @pytest.mark.parametrize(

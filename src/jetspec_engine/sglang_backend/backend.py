@@ -4,6 +4,7 @@ Deliberately imports nothing of sglang: whether the package is there is asked of
 folder that happens to be called ``sglang`` does not have. Knows the child process and nothing inside it.
 """
 
+import ctypes
 from collections.abc import Callable
 from importlib import metadata
 
@@ -21,7 +22,7 @@ class SglangBackend:
     name = "sglang"
 
     def availability(self, config: ServeConfig) -> Availability:
-        """Say what is missing. Whether a GPU is to be had is asked when a server starts.
+        """Say what is missing: the package, its one version, a GPU that CUDA's driver shows.
 
         Args:
             config: not looked at.
@@ -36,6 +37,10 @@ class SglangBackend:
                 is_available=False,
                 missing=(f"sglang {SUPPORTED_VERSION}, found {version}",),
                 hint=f"pip install 'sglang=={SUPPORTED_VERSION}'",
+            )
+        if not count_gpus():
+            return Availability(
+                is_available=False, missing=("a GPU with CUDA",), hint="use --engine embedded, or check the driver"
             )
         return Availability(is_available=True)
 
@@ -64,3 +69,14 @@ class SglangBackend:
         port = hosting.free_port(config.host, config.port)
         words = launch.server_words(config, target=target, head=head, port=port, gpu=gpu)
         hosting.host_server([*launch.SERVER_COMMAND, *words], config, port, on_event)
+
+
+def count_gpus() -> int:
+    """Return how many GPUs CUDA's driver shows this process, as CUDA_VISIBLE_DEVICES lets it. Needs no torch."""
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    is_well = driver.cuInit(0) == 0 and driver.cuDeviceGetCount(ctypes.byref(count)) == 0
+    return count.value if is_well else 0

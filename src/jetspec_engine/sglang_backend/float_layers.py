@@ -1,7 +1,8 @@
 """Float32 on a GPU: SGLang's fused norm, activation and rotation take half precision only, and its own plain torch
 forwards of the same layers take any dtype.
 
-Hooked around three ``forward_cuda`` methods, for every server the plugin is loaded in: without it SGLang fails on float32.
+Hooked around three ``forward_cuda`` methods, for every server the plugin is loaded in: without it SGLang fails on
+float32.
 Half precision goes where it went. Imports no torch: a dtype says its own size.
 """
 

@@ -122,7 +122,7 @@ def server_words(config: ServeConfig, *, target: Path, head: Path, port: int, gp
 
 
 def settings_of(config: ServeConfig) -> TreeSettings:
-    """Return the plugin's settings for a configuration: what is captured is its tree's budget, the largest, and steps."""
+    """Return the plugin's settings for a configuration: its tree's budget, the largest and steps are captured."""
     budgets = set()
     if config.max_width > 1:
         budgets = {config.max_budget, *(budget for budget in GRAPH_BUDGETS if budget < config.max_budget)}

@@ -35,7 +35,7 @@ from jetspec_engine.sglang_backend.verify_backend import check_layers, teach_tre
 from jetspec_engine.tree.accept_batched import AcceptedBatch
 
 
-class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
+class TreeWorker(DFlashWorkerV2):
     """The worker of a server whose width may be above 1. Arguments as ``DFlashWorkerV2``."""
 
     def __init__(self, server_args: Any, **others: Any) -> None:
@@ -161,7 +161,8 @@ class TreeWorker(DFlashWorkerV2):  # type: ignore[misc]
         count, rows = slots.shape
         tokens, positions = self._state.tokens_and_positions(count, rows)
         verify = DFlashVerifyInput(
-            draft_token=tokens.reshape(-1), positions=positions.reshape(-1), draft_token_num=rows, custom_mask=None, capture_hidden_mode=CaptureHiddenMode.FULL,
+            draft_token=tokens.reshape(-1), positions=positions.reshape(-1), draft_token_num=rows,
+            custom_mask=None, capture_hidden_mode=CaptureHiddenMode.FULL,
         )  # fmt: skip
         batch.out_cache_loc = slots.reshape(-1)
         kept = batch.seq_lens_cpu, batch.seq_lens_sum
@@ -199,8 +200,10 @@ def can_run_kernels(device: Any) -> bool:
 def _host_lens(batch: Any, rows: int) -> Tensor:
     """Upper bounds of the lengths with the rows of this forward, on the host; what backends plan with."""
     if batch.seq_lens_cpu is not None:
-        return (batch.seq_lens_cpu + rows).to(torch.int32)
-    return batch.spec_info.reserved_seq_lens_cpu.clone()  # type: ignore[no-any-return]
+        lens: Tensor = (batch.seq_lens_cpu + rows).to(torch.int32)
+    else:
+        lens = batch.spec_info.reserved_seq_lens_cpu.clone()
+    return lens
 
 
 def _is_plain_greedy(batch: Any) -> bool:

@@ -83,8 +83,8 @@ def teach_trees(backend: Any, state: RoundState, *, pool: Any, requests: Any) ->
     """
     kind = type(backend)
     # The name is kept: SGLang decides by it whether a verify graph carries a mask of its own.
-    taught_kind = type(kind.__name__, (TreeVerify, kind), {})
-    taught: Any = taught_kind.__new__(taught_kind)
+    taught_kind: Any = type(kind.__name__, (TreeVerify, kind), {})
+    taught: Any = object.__new__(taught_kind)
     taught.__dict__ = backend.__dict__
     taught.jetspec_state, taught.jetspec_pool, taught.jetspec_requests = state, pool, requests
     return taught

@@ -28,7 +28,9 @@ def _attend(query, keys, values, mask, scale):
     return torch.einsum("hqk,khf->qhf", scores.masked_fill(~mask, float("-inf")).softmax(-1), values)
 
 
-def verify_extend(original, self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs):
+def verify_extend(  # noqa: PLR0917 SGLang's signature
+    original, self, q, k, v, layer, forward_batch, save_kv_cache=True, **kwargs
+):
     """A block of rows behind each prefix: causal, or open within the block for a bidirectional head."""
     if not forward_batch.forward_mode.is_target_verify():
         return original(self, q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
