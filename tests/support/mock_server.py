@@ -115,6 +115,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def handle_call(self, body: Any) -> None:
         state = self.server.state
+        self.path = self.path.partition("?")[0]
         state.log.append((self.path, body))
         status = state.script.status(self.path, state.num_calls)
         if status:

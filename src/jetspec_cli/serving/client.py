@@ -22,6 +22,8 @@ from jetspec_engine.records import Recording
 
 BUSY_PATIENCE_S = 10.0
 NOT_OFFERED = (404, 405, 501)
+# Told no time, SGLang refuses while the last request is on its way out.
+FLUSH_PATHS = {"jetspec": "/flush_cache", "sglang": f"/flush_cache?timeout={BUSY_PATIENCE_S:.0f}"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,12 +121,8 @@ class ServerClient:
 
     def flush_cache(self) -> bool:
         """Empty the prefix cache; False, from then on, when the server refuses or has no such thing."""
-        if self.kind == "openai":
-            self.can_flush = False
-        if self.can_flush:
-            # SGLang refuses while the last request's end is on its way, unless it is given time.
-            path = f"/flush_cache?timeout={BUSY_PATIENCE_S:.0f}" if self.kind == "sglang" else "/flush_cache"
-            self.can_flush = self._patiently(path, None).status_code == 200
+        path = FLUSH_PATHS.get(self.kind)
+        self.can_flush = self.can_flush and path is not None and self._patiently(path, None).status_code == 200
         return self.can_flush
 
     def generate(self, prompt: Prompt, max_new_tokens: int) -> Generation:
