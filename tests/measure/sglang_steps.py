@@ -1,0 +1,247 @@
+"""What a round costs on SGLang at Qwen3-8B's shape: python -m tests.measure.sglang_steps --out steps.json.
+
+Dummy weights, batch 1, CUDA graphs, prefill excluded; acceptance is forced (``SGLANG_SIMULATE_ACC_LEN``), as random
+weights accept nothing, and the trees' topology is scripted from what the demo pair's head offered
+(``sglang_topology.json``). Plain decoding, stock DFLASH on each attention backend and trees of each budget take turns,
+all servers on one GPU at once as far as they fit, one working at a time. Every server that does not start and every arm
+that fails is reported and left out. With ``--profile``, rounds are also taken apart by phase.
+"""
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.measure.common import write
+from tests.measure.sglang_arms import Arm, find_environment, take_turns
+from tests.measure.sglang_server import LAUNCH, LINEAR, Server, ServerFailedError, start_all
+from tests.measure.sglang_trace import PHASES, phase_times, read_trace
+
+from jetspec_engine.config import TreeConfig
+
+TARGET = {
+    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288,
+    "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
+    "vocab_size": 151936, "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1000000,
+    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "hidden_act": "silu", "attention_bias": False,
+    "bos_token_id": 151643, "eos_token_id": 151645, "use_sliding_window": False, "sliding_window": None,
+    "max_window_layers": 36, "attention_dropout": 0.0, "initializer_range": 0.02, "use_cache": True,
+}  # fmt: skip
+BLOCK = 16
+HEAD = {
+    **TARGET, "architectures": ["DFlashDraftModel"], "num_hidden_layers": 5, "block_size": BLOCK,
+    "num_target_layers": 36, "layer_types": ["full_attention"] * 5, "max_window_layers": 5, "is_causal": True,
+    "dflash_config": {"mask_token_id": 151669, "target_layer_ids": [1, 9, 17, 25, 33]},
+}  # fmt: skip
+BUDGETS = (16, 32, 64, 128)
+WIDTH = 8
+# Servers by wave: those of one wave run together, and the anchors stay up for the next.
+WAVES = (
+    ("plain-fa3", "linear-fa3", "linear-fa4", "linear-triton", "tree-fa3", "tree-fa4"),
+    ("linear-flashinfer", "tree-triton"),
+)
+ANCHORS = ("linear-fa3", "tree-fa3")
+TOPOLOGY = Path(__file__).with_name("sglang_topology.json")
+# Bytes a round must read: the target without its embedding, the head, and the LM head once more for the drafts.
+LM_HEAD_BYTES = 2 * 151936 * 4096
+TARGET_BYTES = 36 * 2 * (4096 * 128 * (2 * 32 + 2 * 8) + 3 * 4096 * 12288) + LM_HEAD_BYTES
+HEAD_BYTES = 5 * 2 * (4096 * 128 * (2 * 32 + 2 * 8) + 3 * 4096 * 12288) + 2 * 5 * 4096 * 4096
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--out", type=Path, required=True, help="the result document")
+    parser.add_argument("--work", type=Path, default=Path("sglang-steps"), help="folder for logs and traces")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--new", type=int, default=512, help="tokens after a prompt of 512")
+    parser.add_argument("--accept", type=int, default=5, help="tokens a round, forced")
+    parser.add_argument("--waves", type=int, default=len(WAVES))
+    parser.add_argument("--servers", help="only these of a wave, such as linear-fa3,tree-fa3")
+    parser.add_argument("--limit", type=float, default=240.0, help="seconds in all, about")
+    parser.add_argument("--start-limit", type=float, default=110.0, help="seconds for a wave's servers to start")
+    parser.add_argument("--bandwidth", type=float, default=4.3, help="measured, TB/s")
+    parser.add_argument("--port", type=int, default=32100)
+    parser.add_argument("--commit", default=None)
+    parser.add_argument("--profile", action="store_true", help="also take rounds apart by phase")
+    parser.add_argument("--launch", default=" ".join(LAUNCH), help="the server's command")
+    return parser.parse_args()
+
+
+def make_server(name: str, options: argparse.Namespace, number: int) -> Server:
+    """Describe one server by its name, KIND-BACKEND."""
+    kind, backend = name.split("-")
+    folders = {"target": TARGET, "head": HEAD}
+    for folder, config in folders.items():
+        (options.work / folder).mkdir(parents=True, exist_ok=True)
+        (options.work / folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    words = [
+        f"--model-path={options.work / 'target'}", "--load-format=dummy", "--dtype=bfloat16", "--skip-tokenizer-init",
+        f"--attention-backend={backend}", "--sampling-backend=pytorch", "--mem-fraction-static=0.95",
+        "--max-total-tokens=8192", "--max-running-requests=4", "--context-length=2048", "--disable-radix-cache",
+        "--cuda-graph-bs", "1", "--cuda-graph-backend-prefill=disabled", "--random-seed=0", "--log-level=info",
+        "--skip-server-warmup", "--sleep-on-idle", f"--nccl-port={options.port + 1000 + number}",
+    ]  # fmt: skip
+    environment = {}
+    if kind != "plain":
+        algorithm = "JETSPEC" if kind == "tree" else "DFLASH"
+        words += [f"--speculative-algorithm={algorithm}", f"--speculative-draft-model-path={options.work / 'head'}"]
+        environment = {
+            "SGLANG_SIMULATE_ACC_LEN": str(options.accept), "SGLANG_SIMULATE_ACC_TOKEN_MODE": "real-draft-token"
+        }  # fmt: skip
+    if kind == "tree":
+        words += [
+            f"--speculative-dflash-tree-width={WIDTH}", "--speculative-dflash-tree-budget=64",
+            f"--speculative-dflash-tree-budgets={','.join(map(str, BUDGETS))}",
+            f"--speculative-dflash-draft-script={TOPOLOGY}",
+        ]  # fmt: skip
+    return Server(
+        name=name, words=words, port=options.port + number, folder=options.work, environment=environment,
+        launch=options.launch.split(),
+    )  # fmt: skip
+
+
+def arms_of(server: Server) -> list[Arm]:
+    """Return what is measured on a server."""
+    kind, backend = server.name.split("-")
+    if kind != "tree":
+        return [Arm(name=server.name, server=server, kind=kind, rows=BLOCK if kind == "linear" else 1)]
+    trees = [("W1", LINEAR, BLOCK), *((f"W{WIDTH} B{n}", TreeConfig(width=WIDTH, budget=n), n) for n in BUDGETS)]
+    return [
+        Arm(name=f"tree-{backend} {label}", server=server, kind="tree", rows=rows, tree=tree)
+        for label, tree, rows in trees
+    ]
+
+
+def measure(options: argparse.Namespace, say: Any) -> dict[str, Any]:
+    """Run the waves; returns the document. Every server is ended, whatever happens."""
+    begin = time.monotonic()
+    deadline = begin + options.limit
+    wanted = options.servers.split(",") if options.servers else [name for wave in WAVES for name in wave]
+    ids = random.Random(0).choices(range(1000, 100000), k=512)
+    servers: dict[str, Server] = {}
+    waves: list[dict[str, Any]] = []
+    profiles: dict[str, Any] = {}
+    try:
+        for wave in WAVES[: options.waves]:
+            if time.monotonic() > deadline - 60 and waves:
+                say("no time for the next wave")
+                break
+            for name in set(servers) - set(ANCHORS):
+                servers.pop(name).stop()
+            fresh = [make_server(name, options, len(waves) * 10 + n) for n, name in enumerate(wave) if name in wanted]
+            servers |= {server.name: server for server in fresh}
+            up = start_all(fresh, min(options.start_limit, deadline - time.monotonic()), say)
+            arms = [arm for server in servers.values() if server.error is None for arm in arms_of(server)]
+            take_turns(
+                arms, options.turns, lambda server: [server.generate(ids, options.new, ignores_eos=True)], deadline, say
+            )
+            waves.append(_wave(fresh, arms, options.bandwidth))
+            write(options.out, _document(options, waves, profiles))
+            if options.profile and len(waves) == 1:
+                profiles |= profile_rounds(arms, options, ids, say)
+            if not up and not waves[0]["arms"]:
+                break
+    finally:
+        for server in servers.values():
+            server.stop()
+    document = _document(options, waves, profiles) | {"seconds": round(time.monotonic() - begin, 1)}
+    write(options.out, document)
+    return document
+
+
+def profile_rounds(arms: Sequence[Arm], options: argparse.Namespace, ids: Sequence[int], say: Any) -> dict[str, Any]:
+    """Take rounds of the fastest tree backend at B64, of its linear path and of its stock sibling apart."""
+    timed = [arm for arm in arms if arm.turns and arm.error is None]
+    trees = [arm for arm in timed if arm.name.endswith("B64")]
+    if not trees:
+        return {}
+    best = min(trees, key=lambda arm: arm.summary()["ms_a_round"])
+    backend = best.server.name.split("-")[1]
+    chosen = [best, *(arm for arm in timed if arm.name in {f"tree-{backend} W8 B16", f"linear-{backend}"})]
+    found: dict[str, Any] = {}
+    for arm in chosen:
+        try:
+            if arm.tree is not None:
+                arm.server.switch(arm.tree)
+            trace = arm.server.profile(options.work, ids, min(options.new, 200), 30)
+            phases = phase_times(read_trace(trace))
+            phases["ms_a_round"] = arm.summary()["ms_a_round"]
+            if "busy_us" in phases:
+                phases["gap_us"] = round(phases["ms_a_round"] * 1e3 - phases["busy_us"], 1)
+            found[arm.name] = phases
+        except (ServerFailedError, OSError, ValueError, KeyError, IndexError) as error:
+            found[arm.name] = {"error": f"{type(error).__name__}: {error}"[:500]}
+        say(f"profile of {arm.name}: {found[arm.name].get('error', 'done')}")
+    return found
+
+
+def _wave(servers: Sequence[Server], arms: Sequence[Arm], bandwidth: float) -> dict[str, Any]:
+    figures = [arm.summary() for arm in arms]
+    linear = [each["ms_a_round"] for each in figures if each["kind"] == "linear" and "ms_a_round" in each]
+    for each in figures:
+        if "ms_a_round" in each:
+            read = TARGET_BYTES + (0 if each["kind"] == "plain" else HEAD_BYTES + LM_HEAD_BYTES)
+            floor = read / bandwidth / 1e9
+            each |= {"floor_ms": round(floor, 3), "above_floor": round(each["ms_a_round"] / floor, 4)}
+            each["ratio_to_fastest_linear"] = round(each["ms_a_round"] / min(linear), 4) if linear else None
+    return {
+        "servers": [
+            {"server": each.name, "words": [word.replace(str(each.folder), ".") for word in each.words],
+             "seconds_to_start": each.seconds_to_start, "error": each.error}
+            for each in servers
+        ],
+        "arms": figures,
+    }  # fmt: skip
+
+
+def _document(options: argparse.Namespace, waves: list[dict[str, Any]], profiles: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "schema_version": 1, "what": "ms a round at Qwen3-8B's shape, dummy weights, batch 1", "commit": options.commit,
+        "date": time.strftime("%Y-%m-%d"), "environment": find_environment(), "prompt_tokens": 512,
+        "new_tokens": options.new, "forced_accept_length": options.accept, "turns": options.turns,
+        "bandwidth_tb_s": options.bandwidth, "waves": waves, "profiles": profiles,
+    }  # fmt: skip
+
+
+def table(document: dict[str, Any]) -> str:
+    """Return the document as text."""
+    lines = []
+    for number, wave in enumerate(document["waves"], start=1):
+        lines += [f"wave {number}", f"{'arm':24} {'rows':>4} {'ms a round':>10} {'min':>7} {'max':>7} {'to linear':>9}"
+                  f" {'to floor':>8} {'accept':>6} {'tok/s':>7} {'graph':>11} turns"]  # fmt: skip
+        for arm in wave["arms"]:
+            if "ms_a_round" not in arm:
+                lines.append(f"{arm['arm']:24} failed: {arm['error']}")
+                continue
+            by_turn = arm["ms_a_round_by_turn"]
+            lines.append(
+                f"{arm['arm']:24} {arm['rows']:4} {arm['ms_a_round']:10.3f} {min(by_turn):7.3f} {max(by_turn):7.3f} "
+                f"{arm['ratio_to_fastest_linear'] or 0:9.4f} {arm['above_floor']:8.3f} {arm['accept_length']:6.2f} "
+                f"{arm['tokens_per_s']:7.1f} {arm['graph_rounds']:5}/{arm['counted_rounds']:<5} {arm['turns']}"
+            )
+        lines += [f"{each['server']}: {each['error']}" for each in wave["servers"] if each["error"]]
+    if profiles := document["profiles"]:
+        lines.append("us a round by phase: " + " | ".join(profiles))
+        for phase in (*PHASES, "busy_us", "gap_us", "span_us", "rounds", "kernels"):
+            cells = [each.get("us", {}).get(phase, each.get(phase)) for each in profiles.values()]
+            lines.append(f"{phase:44} " + " ".join(f"{cell if cell is not None else '-':>12}" for cell in cells))
+        lines += [f"{name}: {each['error']}" for name, each in profiles.items() if "error" in each]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, write and print the table last."""
+    options = parse()
+    options.work = options.work.resolve()
+    options.work.mkdir(parents=True, exist_ok=True)
+    begin = time.monotonic()
+    document = measure(options, lambda text: print(f"[{time.monotonic() - begin:6.1f}] {text}", flush=True))
+    print(table(document))
+
+
+if __name__ == "__main__":
+    main()
