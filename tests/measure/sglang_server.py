@@ -20,7 +20,6 @@ from typing import Any
 
 from jetspec_engine.config import TreeConfig
 from jetspec_engine.sglang_backend.launch import why_it_ended
-from jetspec_engine.sglang_backend.tree_switch import tree_numbers
 
 LAUNCH = (sys.executable, "-m", "sglang.launch_server")
 REQUEST_TIMEOUT_S = 60.0
@@ -41,7 +40,7 @@ class Timed:
         ids: emitted tokens.
         rounds: forwards of the target after the prefill.
         seconds: from the first token to the last.
-        num_graph, num_counted: rounds in a CUDA graph, of those that say so (trees only).
+        num_graph, num_counted: rounds in a CUDA graph, of those that were asked (JETSPEC only).
     """
 
     ids: tuple[int, ...]
@@ -127,11 +126,15 @@ class Server:
     def switch(self, tree: TreeConfig) -> None:
         """Set the tree of the next rounds. Raises ServerFailedError when it will not."""
         for attempt in range(20):
-            told = json.loads(self.ask("/set_internal_state", {"server_args": tree_numbers(tree)}))
-            if all(_is_updated(each) for each in (told if isinstance(told, list) else [told])):
+            try:
+                self.ask("/jetspec/tree", tree.to_mapping())
                 return
-            time.sleep(0.02 * (attempt + 1))
-        raise ServerFailedError(f"not switched to {tree.to_mapping()}: {told}; {self.last_words()}")
+            except ServerFailedError as error:
+                failure = error
+                if "409" not in str(error):
+                    break
+                time.sleep(0.02 * (attempt + 1))  # the last request is still leaving
+        raise ServerFailedError(f"not switched to {tree.to_mapping()}: {failure}; {self.last_words()}")
 
     def generate(self, ids: Sequence[int], max_new_tokens: int, *, ignores_eos: bool) -> Timed:
         """Generate greedily and time it, prefill excluded. Raises ServerFailedError."""
@@ -211,10 +214,6 @@ def start_all(servers: Sequence[Server], limit_s: float, say: Any = print) -> li
     return [server for server in servers if server.error is None]
 
 
-def _is_updated(told: Any) -> bool:
-    return bool(told.get("updated") if isinstance(told, dict) else told)
-
-
 def _timed(stamps: Sequence[tuple[float, int]], last: dict[str, Any]) -> Timed:
     if len(stamps) < 2:
         raise ServerFailedError(f"/generate: {len(stamps)} parts came, expected the first token and the last")
@@ -222,8 +221,10 @@ def _timed(stamps: Sequence[tuple[float, int]], last: dict[str, Any]) -> Timed:
     first_count = stamps[0][1]
     if first_count != 1 or len(ids) != meta["completion_tokens"]:
         raise ServerFailedError(f"/generate: {first_count} tokens came first, expected 1; {len(ids)} ids in all")
-    graph = [value for value in meta.get("jetspec_graph") or [] if value is not None]
+    num_graph = meta.get("spec_graph_rounds", 0)
+    num_counted = num_graph + meta.get("spec_eager_rounds", 0)
+    # Stock SGLang counts its verifies, our counters also the prefill, and plain decoding nothing.
+    rounds = num_counted or meta.get("spec_verify_ct") or len(ids) - 1
     return Timed(
-        ids=ids, rounds=meta.get("spec_verify_ct") or len(ids) - 1, seconds=stamps[-1][0] - stamps[0][0],
-        num_graph=sum(int(value) for value in graph), num_counted=len(graph),
+        ids=ids, rounds=rounds, seconds=stamps[-1][0] - stamps[0][0], num_graph=num_graph, num_counted=num_counted
     )  # fmt: skip

@@ -31,18 +31,18 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.path == "/set_internal_state":
-            budget = body["server_args"]["jetspec_budget"]
-            STATE["rows"] = budget or 16
-            self._reply(json.dumps([budget <= 128]).encode())
+        if self.path == "/jetspec/tree":
+            STATE["rows"] = body["budget"] or 16
+            STATE["asked"] = not STATE.get("asked")
+            self._reply(b"{}", 409 if STATE["asked"] else 200)  # busy at first
         elif self.path == "/start_profile":
             STATE["trace"] = Path(body["output_dir"]) / f"{time.time()}-TP-0.trace.json.gz"
             self._reply(b"ok")
         else:
             self._generate(body)
 
-    def _reply(self, data):
-        self.send_response(200)
+    def _reply(self, data, status=200):
+        self.send_response(status)
         self.end_headers()
         self.wfile.write(data)
 
@@ -58,7 +58,7 @@ class Handler(BaseHTTPRequestHandler):
         if ALGORITHM:
             meta["spec_verify_ct"] = rounds
         if ALGORITHM == "JETSPEC":
-            meta |= {"jetspec_graph": [1] * rounds, "jetspec_nodes": [STATE["rows"]] * rounds}
+            meta |= {"spec_graph_rounds": rounds, "spec_eager_rounds": 0, "spec_verify_ct": rounds + 1}
         self._part({"output_ids": ids, "meta_info": meta})
         self.wfile.write(b"data: [DONE]\n\n")
         if path := STATE.pop("trace", None):
@@ -107,7 +107,7 @@ def trace_events(num_rounds, *, has_tree):
 def main():
     """Serve until killed."""
     if WORDS["attention-backend"] == "broken":
-        print("ValueError: no such backend")
+        sys.stderr.write("ValueError: no such backend\n")
         raise SystemExit(3)
     ThreadingHTTPServer(("127.0.0.1", int(WORDS["port"])), Handler).serve_forever()
 

@@ -1,0 +1,190 @@
+"""Tokens a second on SGLang with the demo pair, batch 1: python -m tests.measure.sglang_pair --out pair.json.
+
+Plain decoding, stock DFLASH, JETSPEC at width 1 and trees take turns over the same prompts, prefill excluded; nothing
+is forced. Tokens are compared between arms. With ``--exact``, also DFLASH and JETSPEC under SGLang's deterministic
+mode. The demo pair must be in the model cache.
+"""
+
+import argparse
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.measure.common import cache_dir, read_prompts, write
+from tests.measure.sglang_arms import Arm, find_environment, take_turns
+from tests.measure.sglang_server import LAUNCH, LINEAR, Server, start_all
+
+from jetspec_engine.config import TreeConfig
+from jetspec_engine.draft.shipped import shipped_head_folder
+from jetspec_engine.models.config import DecoderConfig
+from jetspec_engine.models.tokenizer import ModelTokenizer
+
+TARGET_NAME = "smollm2-135m"
+WIDTH, BUDGETS, BLOCK = 8, (16, 32, 64), 16
+TREE_WORDS = (
+    f"--speculative-dflash-tree-width={WIDTH}", "--speculative-dflash-tree-budget=64",
+    "--speculative-dflash-tree-budgets=16,32,64",
+)  # fmt: skip
+ONE_WORDS = ("--speculative-dflash-tree-width=1", "--speculative-dflash-tree-max-width=1")
+# Without DeepGEMM, deterministic matrix products are Triton's, which start without tuning.
+EXACT_ENVIRONMENT = {"SGLANG_BATCH_INVARIANT_OPS_ENABLE_MM_DEEPGEMM": "0"}
+# name: algorithm, our words; the mode and the backend are the options'.
+KINDS: dict[str, tuple[str | None, tuple[str, ...]]] = {
+    "plain": (None, ()),
+    "linear": ("DFLASH", ()),
+    "width1": ("JETSPEC", ONE_WORDS),
+    "tree": ("JETSPEC", TREE_WORDS),
+}
+MODES = {"production": KINDS, "exact": {name: KINDS[name] for name in ("linear", "width1", "tree")}}
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--out", type=Path, required=True, help="the result document")
+    parser.add_argument("--work", type=Path, default=Path("sglang-pair"), help="folder for logs")
+    parser.add_argument("--backend", default="fa3", help="attention of the production mode")
+    parser.add_argument("--exact", action="store_true", help="also the deterministic mode, on triton")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--new", type=int, default=256)
+    parser.add_argument("--limit", type=float, default=150.0, help="seconds in all, about")
+    parser.add_argument("--start-limit", type=float, default=90.0)
+    parser.add_argument("--port", type=int, default=32500)
+    parser.add_argument("--commit", default=None)
+    parser.add_argument("--launch", default=" ".join(LAUNCH), help="the server's command")
+    return parser.parse_args()
+
+
+def make_servers(options: argparse.Namespace) -> list[Server]:
+    """Describe the servers of every mode asked for."""
+    target, head = cache_dir() / TARGET_NAME, shipped_head_folder(TARGET_NAME)
+    modes = ["production", "exact"] if options.exact else ["production"]
+    servers = []
+    for mode, name in [(each, name) for each in modes for name in MODES[each]]:
+        algorithm, own = KINDS[name]
+        words = [
+            f"--model-path={target}", "--dtype=bfloat16", "--skip-tokenizer-init", "--sampling-backend=pytorch",
+            f"--attention-backend={options.backend if mode == 'production' else 'triton'}",
+            "--mem-fraction-static=0.6", "--max-total-tokens=16384", "--max-running-requests=4",
+            "--context-length=4096", "--disable-radix-cache", "--cuda-graph-bs-decode", "1",
+            "--cuda-graph-backend-prefill=disabled", "--random-seed=0", "--skip-server-warmup", "--sleep-on-idle",
+            f"--nccl-port={options.port + 1000 + len(servers)}", *own,
+        ]  # fmt: skip
+        if algorithm is not None:
+            words += [f"--speculative-algorithm={algorithm}", f"--speculative-draft-model-path={head}"]
+        if mode == "exact":
+            words.append("--enable-deterministic-inference")
+        environment = EXACT_ENVIRONMENT if mode == "exact" else {}
+        server = Server(
+            name=f"{name}-{mode}", words=words, port=options.port + len(servers), folder=options.work,
+            environment=environment, launch=options.launch.split(),
+        )  # fmt: skip
+        servers.append(server)
+    return servers
+
+
+def arms_of(server: Server) -> list[Arm]:
+    """Return what is measured on a server."""
+    name, mode = server.name.split("-")
+    if name != "tree":
+        kind = "tree" if name == "width1" else name
+        return [Arm(name=server.name, server=server, kind=kind, rows=1 if name == "plain" else BLOCK)]
+    trees = [("W1", LINEAR, BLOCK), *((f"W{WIDTH} B{n}", TreeConfig(width=WIDTH, budget=n), n) for n in BUDGETS)]
+    return [
+        Arm(name=f"tree-{mode} {label}", server=server, kind="tree", rows=rows, tree=tree)
+        for label, tree, rows in trees
+    ]
+
+
+def encode_prompts() -> dict[str, list[int]]:
+    """Return the ids of prompts/10.jsonl by name."""
+    folder = cache_dir() / TARGET_NAME
+    tokenizer = ModelTokenizer.from_folder(folder, DecoderConfig.from_folder(folder))
+    return {
+        prompt["id"]: list(tokenizer.encode_rendered(tokenizer.render_chat(prompt["messages"])))
+        for prompt in read_prompts("10")
+    }
+
+
+def compare(arms: Sequence[Arm]) -> list[dict[str, Any]]:
+    """Return each arm's figures with its tokens and speed against plain decoding and stock DFLASH of its mode."""
+    done = {arm.name: arm for arm in arms if arm.turns}
+    found = []
+    for arm in arms:
+        figures = arm.summary()
+        mode = arm.server.name.split("-")[1]
+        for other in ("plain", "linear"):
+            base = done.get(f"{other}-{mode}")
+            if base is None or arm.name not in done:
+                continue
+            pairs = list(zip(arm.turns[-1], base.turns[-1], strict=True))
+            figures[f"same_as_{other}"] = f"{sum(ours.ids == theirs.ids for ours, theirs in pairs)}/{len(pairs)}"
+            figures[f"speed_to_{other}"] = round(figures["tokens_per_s"] / base.summary()["tokens_per_s"], 4)
+            figures[f"step_to_{other}"] = round(figures["ms_a_round"] / base.summary()["ms_a_round"], 4)
+            figures[f"accept_to_{other}"] = round(figures["accept_length"] / base.summary()["accept_length"], 4)
+        found.append(figures)
+    return found
+
+
+def table(figures: Sequence[dict[str, Any]]) -> str:
+    """Return the figures as text."""
+    lines = [f"{'arm':24} {'tok/s':>8} {'ms a round':>10} {'accept':>7} {'graph':>11} | to linear: {'speed':>7}"
+             f" {'step':>7} {'accept':>7} same | same as plain, turns"]  # fmt: skip
+    for each in figures:
+        if "tokens_per_s" not in each:
+            lines.append(f"{each['arm']:24} failed: {each['error']}")
+            continue
+        to_linear = [each.get(f"{name}_to_linear") or 0 for name in ("speed", "step", "accept")]
+        lines.append(
+            f"{each['arm']:24} {each['tokens_per_s']:8.1f} {each['ms_a_round']:10.3f} {each['accept_length']:7.3f} "
+            f"{each['graph_rounds']:5}/{each['counted_rounds']:<5} |            "
+            + " ".join(f"{value:7.3f}" for value in to_linear)
+            + f" {each.get('same_as_linear', '-'):>5} | {each.get('same_as_plain', '-')}, {each['turns']}"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Measure, write and print the table last."""
+    options = parse()
+    options.work = options.work.resolve()
+    options.work.mkdir(parents=True, exist_ok=True)
+    begin = time.monotonic()
+
+    def say(text: str) -> None:
+        print(f"[{time.monotonic() - begin:6.1f}] {text}", flush=True)
+
+    prompts = encode_prompts()
+    servers = make_servers(options)
+    try:
+        up = start_all(servers, options.start_limit, say)
+        arms = [arm for server in up for arm in arms_of(server)]
+
+        def generate(server: Server) -> list[Any]:
+            return [server.generate(ids, options.new, ignores_eos=False) for ids in prompts.values()]
+
+        take_turns(arms, options.turns, generate, begin + options.limit, say)
+    finally:
+        for server in servers:
+            server.stop()
+    document = {
+        "schema_version": 1, "what": "tokens a second of the demo pair on SGLang, batch 1", "commit": options.commit,
+        "date": time.strftime("%Y-%m-%d"), "environment": find_environment(), "prompts": list(prompts),
+        "new_tokens": options.new, "turns": options.turns, "arms": compare(arms),
+        "servers": [
+            {"server": each.name, "words": [word for word in each.words if "-path=" not in word],
+             "environment": each.environment, "seconds_to_start": each.seconds_to_start, "error": each.error}
+            for each in servers
+        ],
+        "seconds": round(time.monotonic() - begin, 1),
+    }  # fmt: skip
+    write(options.out, document)
+    print(table(document["arms"]))
+    for each in servers:
+        if each.error:
+            print(f"{each.name}: {each.error}")
+
+
+if __name__ == "__main__":
+    main()
