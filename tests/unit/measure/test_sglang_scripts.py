@@ -1,0 +1,65 @@
+"""The SGLang measuring scripts from end to end against a fake server: the arithmetic, the table, a failing server."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+FAKE = f"{sys.executable} {Path(__file__).with_name('fake_server.py')}"
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def run(script, tmp_path, *words):
+    command = [sys.executable, "-m", f"tests.measure.{script}", f"--out={tmp_path}/out.json", f"--work={tmp_path}/w"]
+    command += [f"--port={free_port()}", f"--launch={FAKE}", *words]
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 0, ran.stderr
+    return json.loads((tmp_path / "out.json").read_text()), ran.stdout
+
+
+def test_steps_are_measured_compared_and_profiled(tmp_path):
+    words = ("--servers=linear-fa3,tree-fa3,linear-flashinfer", "--turns=2", "--new=101", "--profile", "--limit=100")
+    document, said = run("sglang_steps", tmp_path, *words)
+    first, second = document["waves"]
+    arms = {arm["arm"]: arm for arm in first["arms"]}
+    assert list(arms) == ["linear-fa3", "tree-fa3 W1", *(f"tree-fa3 W8 B{n}" for n in (16, 32, 64, 128))]
+    for arm in arms.values():
+        assert arm["error"] is None
+        assert (arm["tokens"], arm["rounds"], arm["accept_length"], arm["turns"]) == (101, 20, 5.0, 2)
+        assert arm["floor_ms"] == pytest.approx(4.29, abs=0.01)
+    assert arms["linear-fa3"]["ratio_to_fastest_linear"] == 1.0
+    assert (arms["tree-fa3 W8 B64"]["graph_rounds"], arms["tree-fa3 W8 B64"]["counted_rounds"]) == (40, 40)
+    assert document["profiles"]["tree-fa3 W8 B64"]["us"]["verify: attention"] == 350.0
+    # The anchors are measured again beside what the second wave brings.
+    assert {"linear-fa3", "linear-flashinfer"} <= {arm["arm"] for arm in second["arms"]}
+    assert "tree-fa3 W8 B128" in said
+
+
+def test_a_server_that_does_not_start_is_reported_and_the_others_go_on(tmp_path):
+    sys.path.insert(0, str(ROOT))
+    try:
+        from tests.measure.sglang_server import Server, start_all
+    finally:
+        sys.path.remove(str(ROOT))
+    servers = [
+        Server(name=backend, words=[f"--attention-backend={backend}"], port=free_port(), folder=tmp_path,
+               launch=FAKE.split())
+        for backend in ("broken", "fa3")
+    ]  # fmt: skip
+    try:
+        assert [server.name for server in start_all(servers, 30, lambda text: None)] == ["fa3"]
+        assert servers[0].error == "ended with 3: ValueError: no such backend"
+        timed = servers[1].generate([1, 2, 3], 11, ignores_eos=True)
+        assert (timed.rounds, len(timed.ids), timed.accept_length) == (10, 11, 1.0)
+    finally:
+        for server in servers:
+            server.stop()
