@@ -64,6 +64,14 @@ class Text:
         )
 
 
+def apart(query):
+    """The same queries as a slice of wider rows: a projection of queries, keys and values together leaves them so."""
+    rows, heads, width = query.shape
+    wider = torch.full((rows, (heads + 3) * width), float("nan"), dtype=query.dtype, device=query.device)
+    wider[:, : heads * width] = query.reshape(rows, -1)
+    return wider[:, : heads * width].view(rows, heads, width)
+
+
 def verify(text, rounds, window=NO_WINDOW, tiles=SMALL):
     """Verify one tree a request, all of one text.
 
@@ -93,11 +101,11 @@ def verify(text, rounds, window=NO_WINDOW, tiles=SMALL):
     begins = [max(0, length - window) if window >= 0 else 0 for length, _, _ in rounds]
     listed = [text.slots[begin:length] for (length, _, _), begin in zip(rounds, begins, strict=True)]
     starts = torch.tensor([0] + [len(part) for part in listed], device=DEVICE).cumsum(0)[:-1]
-    query = torch.cat(queries).contiguous()
+    query = apart(torch.cat(queries))
     path = torch.tensor(path, dtype=torch.int32, device=DEVICE)
     depths = torch.tensor(depths, dtype=torch.int64, device=DEVICE)
     out = verify_attention(
-        query, text.keys, text.values, out=torch.empty_like(query),
+        query, text.keys, text.values, out=torch.empty_like(query, memory_format=torch.contiguous_format),
         prefix=Prefix(indices=torch.cat(listed), starts=starts, lengths=lengths, firsts=firsts),
         slots=torch.stack(slots), path=path, depths=depths, scale=text.scale, scratch=text.scratch, window=window,
         tiles=tiles,
@@ -189,6 +197,15 @@ def test_cuts_grow_with_their_position_and_end_on_blocks():
     assert len(sizes) < 35
     # A longer context moves no cut.
     assert split_bounds(131_072)[: len(bounds)] == bounds
+
+
+def test_queries_whose_heads_lie_apart_are_refused():
+    query = torch.empty(4, 2, 128, dtype=torch.bfloat16)[:, :, :64]
+    with pytest.raises(EngineError, match="heads side by side"):
+        verify_attention(
+            query, query, query, out=query, prefix=None, slots=torch.zeros(1, 4), path=torch.zeros(1, 4, 4),
+            depths=torch.zeros(1, 4), scale=1.0, scratch=Text(0, (2, 1, 64), torch.bfloat16).scratch,
+        )  # fmt: skip
 
 
 def test_more_nodes_than_the_scratch_holds_are_refused():

@@ -75,7 +75,7 @@ class Prefix:
 def _prefix(  # type: ignore[no-untyped-def]  # noqa: PLR0917 a kernel is called by position
     query, keys, values, indices, starts, lengths, firsts, depths,
     bounds, tops, weights, partial, scale, window,
-    nodes, tiles, splits, rows_all, heads,
+    nodes, tiles, splits, rows_all, heads, query_row,
     key_slot, key_head, value_slot, value_head,
     GROUP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, WINDOWED: tl.constexpr,
     HAS_FIRST: tl.constexpr, OVERLAP: tl.constexpr,
@@ -100,9 +100,11 @@ def _prefix(  # type: ignore[no-untyped-def]  # noqa: PLR0917 a kernel is called
     pair = tile * ROWS + tl.arange(0, ROWS)
     node = request * nodes + pair // GROUP
     is_row = pair < nodes * GROUP
-    place = node.to(tl.int64) * heads + kv_head * GROUP + pair % GROUP
+    head = kv_head * GROUP + pair % GROUP
+    place = node.to(tl.int64) * heads + head
     column = tl.arange(0, WIDTH)
-    q = tl.load(query + place[:, None] * WIDTH + column[None, :], mask=is_row[:, None], other=0.0)
+    asked = node.to(tl.int64) * query_row + head * WIDTH
+    q = tl.load(query + asked[:, None] + column[None, :], mask=is_row[:, None], other=0.0)
     earliest = tl.zeros([ROWS], tl.int32)
     if WINDOWED:
         earliest = length + tl.load(depths + node, mask=is_row, other=0).to(tl.int32) - window
@@ -134,7 +136,7 @@ def _slots_of(at, is_seen, length, listed, own_path, own_slots):  # type: ignore
 def _tail(  # type: ignore[no-untyped-def]  # noqa: PLR0915, PLR0917 a kernel is called by position
     query, keys, values, out, indices, starts, lengths, firsts,
     slots, path, depths, bounds, tops, weights, partial, scale, window,
-    nodes, splits, rows_all, path_width, heads,
+    nodes, splits, rows_all, path_width, heads, query_row,
     key_slot, key_head, value_slot, value_head,
     GROUP: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr, BLOCK: tl.constexpr, SPLITS: tl.constexpr,
     WINDOWED: tl.constexpr, HAS_FIRST: tl.constexpr, OVERLAP: tl.constexpr,
@@ -149,9 +151,11 @@ def _tail(  # type: ignore[no-untyped-def]  # noqa: PLR0915, PLR0917 a kernel is
     member = tl.arange(0, ROWS)
     column = tl.arange(0, WIDTH)
     is_head = member < GROUP
-    place = row.to(tl.int64) * heads + kv_head * GROUP + member
+    head = kv_head * GROUP + member
+    place = row.to(tl.int64) * heads + head
     at_place = place[:, None] * WIDTH + column[None, :]
-    q = tl.load(query + at_place, mask=is_head[:, None], other=0.0)
+    asked = row.to(tl.int64) * query_row + head * WIDTH
+    q = tl.load(query + asked[:, None] + column[None, :], mask=is_head[:, None], other=0.0)
     piece_size = rows_all.to(tl.int64) * heads
     cut = tl.arange(0, SPLITS)
     high = tl.load(bounds + cut + 1, mask=cut < splits, other=2147483647)
@@ -211,7 +215,8 @@ def verify_attention(
     """Attend to every node's list of keys.
 
     Args:
-        query: (R * N, H, F) contiguous; F a power of two of at least 16.
+        query: (R * N, H, F), a row contiguous: rows may lie apart, as in a projection of queries, keys and values
+            together; F a power of two of at least 16.
         keys, values: (S, K, F) the pool, its last axis contiguous, the nodes' own already written; H is a multiple
             of K. Slots of keys that no node sees are not read.
         out: (R * N, H, F) contiguous, written.
@@ -229,12 +234,14 @@ def verify_attention(
         ``out``. A node's bits depend on its query, its list of keys and the tiles only. No host sync, no allocation.
 
     Raises:
-        EngineError: more nodes than the scratch has rows.
+        EngineError: more nodes than the scratch has rows, or queries whose heads lie apart.
     """
     requests, nodes = slots.shape
     if requests * nodes > scratch.top.shape[1]:
         raise EngineError(f"verify: {requests} x {nodes} nodes, expected at most the scratch's {scratch.top.shape[1]}")
     heads, width = query.shape[1:]
+    if query.stride()[1:] != (width, 1):
+        raise EngineError(f"verify: queries with strides {query.stride()}, expected a row's heads side by side")
     kv_heads = keys.shape[1]
     group = heads // kv_heads
     shape = tiles or (FLOAT_TILES if query.dtype == torch.float32 else HALF_TILES)
@@ -248,13 +255,13 @@ def verify_attention(
     _prefix[(count * kv_heads, splits, requests)](
         query, keys, values, prefix.indices, prefix.starts, prefix.lengths, firsts, depths,
         scratch.bounds, scratch.top, scratch.weight, scratch.sums, scaled, window,
-        nodes, count, splits, scratch.top.shape[1], heads, *strides,
+        nodes, count, splits, scratch.top.shape[1], heads, query.stride(0), *strides,
         ROWS=shape.prefix_rows, num_warps=shape.prefix_warps, num_stages=shape.stages, **options,
     )  # fmt: skip
     _tail[(requests * nodes, kv_heads)](
         query, keys, values, out, prefix.indices, prefix.starts, prefix.lengths, firsts,
         slots, path, depths, scratch.bounds, scratch.top, scratch.weight, scratch.sums, scaled, window,
-        nodes, splits, scratch.top.shape[1], path.shape[-1], heads, *strides,
+        nodes, splits, scratch.top.shape[1], path.shape[-1], heads, query.stride(0), *strides,
         ROWS=max(shape.tail_rows, triton.next_power_of_2(group)), SPLITS=triton.next_power_of_2(splits),
         num_warps=shape.tail_warps, num_stages=1, **options, **({"launch_pdl": True} if shape.overlap else {}),
     )  # fmt: skip
