@@ -90,3 +90,18 @@ def _help_cpu_seconds() -> float:
     subprocess.run([sys.executable, "-m", "jetspec_cli", "--help"], capture_output=True, check=True, timeout=60)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def test_ctrl_c_while_the_program_loads_is_130_and_no_failed_gate():
+    program = """
+import sys
+class Interrupting:
+    def find_spec(self, name, path=None, target=None):
+        if name == "jetspec_cli.app":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupting())
+from jetspec_cli.__main__ import start
+start()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "")

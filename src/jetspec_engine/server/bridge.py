@@ -17,15 +17,19 @@ class EngineBridge:
     """The one place where the server submits to and aborts in the engine; used from the event loop only.
 
     Attributes:
-        active: ids of requests the engine has accepted and not finished.
+        active: ids of requests the engine has accepted and not finished; for each, the id of the whole it is part of.
     """
 
     def __init__(self, engine: CompletionEngine) -> None:
         self.engine = engine
-        self.active: set[str] = set()
+        self.active: dict[str, str] = {}
 
-    def start(self, requests: Sequence[GenerateRequest]) -> "Generation":
+    def start(self, requests: Sequence[GenerateRequest], *, whole: str | None = None) -> "Generation":
         """Submit requests that belong together, all or none.
+
+        Args:
+            requests: with ids of their own.
+            whole: an id by which all of them can be aborted together; None for their own ids alone.
 
         Raises:
             RequestError: one of them can never run, or its id is in use.
@@ -35,7 +39,7 @@ class EngineBridge:
         try:
             for index, request in enumerate(requests):
                 try:
-                    self._submit(request, generation.receive)
+                    self._submit(request, whole or request.request_id, generation.receive)
                 except RequestError as error:
                     if len(requests) == 1:
                         raise
@@ -48,14 +52,14 @@ class EngineBridge:
 
     def abort(self, request_id: str) -> list[str]:
         """Abort a request, or every part of a batch that was given this id; return the ids that were running."""
-        parts = [name for name in self.active if name == request_id or name.startswith(f"{request_id}_")]
+        parts = [name for name, whole in self.active.items() if request_id in (name, whole)]
         return [name for name in parts if self.engine.abort(name)]
 
     def abort_all(self) -> None:
         """Abort everything that runs or waits."""
         self.engine.abort("")
 
-    def _submit(self, request: GenerateRequest, receive: Callable[[StepEvent], None]) -> None:
+    def _submit(self, request: GenerateRequest, whole: str, receive: Callable[[StepEvent], None]) -> None:
         loop = asyncio.get_running_loop()
         request_id = request.request_id
         if request_id in self.active:
@@ -63,7 +67,7 @@ class EngineBridge:
 
         def on_loop(event: StepEvent) -> None:
             if event.finish is not None:
-                self.active.discard(request_id)
+                self.active.pop(request_id, None)
             receive(event)
 
         def on_event(event: StepEvent) -> None:
@@ -74,7 +78,7 @@ class EngineBridge:
                 return
 
         self.engine.submit(request, on_event)
-        self.active.add(request_id)
+        self.active[request_id] = whole
 
 
 class Generation:
@@ -110,6 +114,6 @@ class Generation:
 
     def close(self) -> None:
         """Abort what is still running. Safe to call twice."""
-        for request_id in self.unfinished & self._bridge.active:
+        for request_id in self.unfinished & self._bridge.active.keys():
             self._bridge.engine.abort(request_id)
         self.unfinished.clear()

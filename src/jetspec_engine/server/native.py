@@ -82,7 +82,7 @@ async def generate(body: GenerateBody, request: Request, context: Context) -> Re
         logprobs=_logprobs(body, context),
         input_meta=await _score_prompts(body, prompts, context),
     )
-    generation = context.bridge.start(requests)
+    generation = context.bridge.start(requests, whole=name if isinstance(name, str) else None)
     if body.stream:
         return EventStream(_stream(job, generation), generation.close)
     await gather_answers(generation, answers, request.receive)

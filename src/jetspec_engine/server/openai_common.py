@@ -161,7 +161,7 @@ async def answer(job: OpenAIJob, shape: Shape, context: ServerContext, request: 
     Raises:
         RequestError, BusyError: the engine takes none of its requests.
     """
-    generation = context.bridge.start(job.requests)
+    generation = context.bridge.start(job.requests, whole=job.name)
     if job.is_stream:
         return EventStream(stream_chunks(job, generation, shape), generation.close)
     await gather_answers(generation, job.answers, request.receive)

@@ -40,7 +40,7 @@ def test_requests_of_one_generation_keep_their_places() -> None:
 
 
 def test_a_refused_duplicate_does_not_abort_the_original() -> None:
-    async def run() -> tuple[str, set[str]]:
+    async def run() -> tuple[str, dict[str, str]]:
         bridge = EngineBridge(engine)
         engine.hold.clear()
         first = bridge.start([request("a")])
@@ -53,7 +53,7 @@ def test_a_refused_duplicate_does_not_abort_the_original() -> None:
         return kinds[0], bridge.active
 
     engine = FakeEngine()
-    assert asyncio.run(run()) == ("length", set())
+    assert asyncio.run(run()) == ("length", {})
     assert engine.aborted_ids == ["b"]
     engine.close()
 
@@ -109,4 +109,22 @@ def test_an_engine_error_ends_the_generation() -> None:
     with pytest.raises(EngineError, match="not finite"):
         asyncio.run(run())
     assert texts
+    engine.close()
+
+
+def test_aborting_a_batch_leaves_a_request_alone_whose_id_only_looks_like_a_part() -> None:
+    async def run() -> list[str]:
+        bridge = EngineBridge(engine)
+        engine.hold.clear()
+        bridge.start([request("job_0"), request("job_1")], whole="job")
+        bridge.start([request("job_2")])
+        aborted = bridge.abort("job")
+        engine.hold.set()
+        while bridge.active:
+            await asyncio.sleep(0.002)
+        return sorted(aborted)
+
+    engine = FakeEngine()
+    assert asyncio.run(run()) == ["job_0", "job_1"]
+    assert sorted(engine.aborted_ids) == ["job_0", "job_1"]
     engine.close()
