@@ -4,12 +4,12 @@ Batches and anchors follow from the seed, the epoch and the step alone, so a run
 same steps as one that is not (bitwise on one device when ``max_steps`` is the clock).
 """
 
+import json
 import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from jetspec_engine.training.frozen_target import FrozenTarget
 from jetspec_engine.training.head_blocks import HeadBlocks, Parameters
 from jetspec_engine.training.optimizer import Optimizer
 from jetspec_engine.training.settings import TrainSettings
+from jetspec_engine.training.state_file import read_state, write_state
 from jetspec_engine.training.step import TrainStep
 from jetspec_engine.training.text_pool import TextPool
 
@@ -72,18 +73,10 @@ class TrainingRun:
 
     def save(self, path: Path) -> None:
         """Write parameters, optimizer state and position to one file, atomically."""
-        partial = path.with_suffix(".partial")
-        torch.save(
-            {
-                "parameters": {k: v.detach() for k, v in self.parameters.items()},
-                "optimizer": self.optimizer.state(),
-                "position": vars(self.position),
-                "head": self.head.config.to_mapping(),
-                "feature_scale": self.head.feature_scale,
-            },
-            partial,
-        )
-        partial.replace(path)
+        tensors = {f"parameters/{name}": value for name, value in self.parameters.items()}
+        tensors |= {f"optimizer/{name}": value for name, value in self.optimizer.state().items()}
+        tensors["feature_scale"] = self.head.feature_scale
+        write_state(path, tensors, {"position": vars(self.position), "head": self.head.config.to_mapping()})
 
     def restore(self, path: Path) -> None:
         """Continue from ``save``'s file; a pool of another size starts its next epoch.
@@ -92,16 +85,19 @@ class TrainingRun:
             ArtifactError: no such file, not a checkpoint, or one of another head shape.
         """
         try:
-            state = torch.load(path, map_location=self.target.device, weights_only=True)
-            if state["head"] != self.head.config.to_mapping():
+            tensors, plain = read_state(path, self.target.device)
+            # Compared as it was written: JSON has no tuples.
+            if plain["head"] != json.loads(json.dumps(self.head.config.to_mapping())):
                 raise ArtifactError(f"training checkpoint: {path}: it holds a head of another shape")
             with torch.no_grad():
                 for name, value in self.parameters.items():
-                    value.copy_(state["parameters"][name])
-            self.optimizer.load_state(state["optimizer"])
-            self.head.feature_scale = state["feature_scale"].to(self.target.device)
-            self.position = Position(**state["position"])
-        except (OSError, KeyError, TypeError, RuntimeError, UnpicklingError) as error:
+                    value.copy_(tensors[f"parameters/{name}"])
+            self.optimizer.load_state(
+                {name.removeprefix("optimizer/"): value for name, value in tensors.items() if "optimizer/" in name}
+            )
+            self.head.feature_scale = tensors["feature_scale"]
+            self.position = Position(**plain["position"])
+        except (OSError, KeyError, TypeError, ValueError, RuntimeError) as error:
             raise ArtifactError(f"training checkpoint: {path}: {error}") from error
         if self.position.pool_rows != len(self.pool):
             self.position.epoch += 1

@@ -8,7 +8,6 @@ sqrt(max(rows, columns)) scale that gives it AdamW's update size.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -104,14 +103,16 @@ class Optimizer:
         torch._foreach_mul_(updates, lr / (1 - beta1**self.num_steps).float())
         torch._foreach_sub_(weights, updates)
 
-    def state(self) -> dict[str, Any]:
-        """Return the state as tensors."""
-        return {"first": self.first, "second": self.second, "num_steps": self.num_steps}
+    def state(self) -> dict[str, Tensor]:
+        """Return the state as tensors: ``first/NAME``, ``second/NAME`` and ``num_steps``."""
+        moments = {"first": self.first, "second": self.second}
+        named = {f"{kind}/{name}": value for kind, values in moments.items() for name, value in values.items()}
+        return {**named, "num_steps": self.num_steps}
 
     @torch.no_grad()
-    def load_state(self, state: Mapping[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, Tensor]) -> None:
         """Take over a state of the same parameters."""
-        for mine, theirs in ((self.first, state["first"]), (self.second, state["second"])):
+        for kind, mine in (("first", self.first), ("second", self.second)):
             for name, value in mine.items():
-                value.copy_(theirs[name])
+                value.copy_(state[f"{kind}/{name}"])
         self.num_steps.copy_(state["num_steps"])

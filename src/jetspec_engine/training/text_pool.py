@@ -7,12 +7,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 
 import torch
 from torch import Tensor
 
 from jetspec_engine.errors import ArtifactError
+from jetspec_engine.training.state_file import read_state, write_state
 
 
 @dataclass(frozen=True)
@@ -58,15 +58,15 @@ class TextPool:
 
     def save(self, path: Path) -> None:
         """Write the pool to one file."""
-        torch.save({**vars(self), "tokens": self.tokens.cpu()}, path)
+        write_state(path, vars(self), {})
 
     @classmethod
     def load(cls, path: Path, device: torch.device) -> "TextPool":
         """Read a pool written by ``save``."""
         try:
-            parts = torch.load(path, map_location="cpu", weights_only=True)
+            parts, _ = read_state(path, torch.device("cpu"))
             pool = cls(**parts)
-        except (OSError, TypeError, RuntimeError, UnpicklingError) as error:
+        except (OSError, TypeError, ValueError) as error:
             raise ArtifactError(f"text pool: {path}: {error}") from error
         pool.tokens = pool.tokens.to(device)
         return pool

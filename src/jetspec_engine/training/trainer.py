@@ -31,7 +31,7 @@ from jetspec_engine.training.text_pool import TextPool, join
 from jetspec_engine.training.text_source import agreement_with_reading, write_text
 
 MAX_POSITIONS = 2048
-STATE_FILE, TEXT_FILE, FACTS_FILE, RECORD_FILE = "state.pt", "text.pt", "text.json", "training.json"
+STATE_FILE, TEXT_FILE, FACTS_FILE, RECORD_FILE = "state.safetensors", "text.safetensors", "text.json", "training.json"
 
 
 class Trainer:

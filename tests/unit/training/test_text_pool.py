@@ -50,10 +50,10 @@ def test_a_batch_is_cut_to_its_longest_row(pool: TextPool) -> None:
 
 
 def test_a_pool_survives_its_file(pool: TextPool, tmp_path: Path) -> None:
-    pool.save(tmp_path / "pool.pt")
-    again = TextPool.load(tmp_path / "pool.pt", torch.device("cpu"))
+    pool.save(tmp_path / "pool.safetensors")
+    again = TextPool.load(tmp_path / "pool.safetensors", torch.device("cpu"))
     assert torch.equal(again.tokens, pool.tokens)
     assert len(join([pool, again])) == 2 * len(pool)
-    (tmp_path / "bad.pt").write_bytes(b"no pool")
-    with pytest.raises(ArtifactError, match=r"bad\.pt"):
-        TextPool.load(tmp_path / "bad.pt", torch.device("cpu"))
+    (tmp_path / "bad.safetensors").write_bytes(b"no pool")
+    with pytest.raises(ArtifactError, match=r"bad\.safetensors"):
+        TextPool.load(tmp_path / "bad.safetensors", torch.device("cpu"))

@@ -11,6 +11,7 @@ from jetspec_engine.training.frozen_target import FrozenTarget
 from jetspec_engine.training.head_blocks import HeadBlocks
 from jetspec_engine.training.loop import TrainingRun
 from jetspec_engine.training.settings import TrainSettings
+from jetspec_engine.training.state_file import read_state, write_state
 
 
 def _settings(**changes: object) -> TrainSettings:
@@ -36,9 +37,9 @@ def test_resumed_training_equals_uninterrupted_training(
 ) -> None:
     whole, first = make(optimizer=optimizer), make(optimizer=optimizer)
     whole.run(lambda _: None)
-    first.run(lambda _: None, max_steps=5, checkpoint=tmp_path / "part.pt")
+    first.run(lambda _: None, max_steps=5, checkpoint=tmp_path / "part.safetensors")
     second = make({k: torch.zeros_like(v) for k, v in parameters.items()}, optimizer=optimizer)
-    second.restore(tmp_path / "part.pt")
+    second.restore(tmp_path / "part.safetensors")
     second.run(lambda _: None)
     assert second.position.step == whole.position.step == 12
     for name, value in whole.parameters.items():
@@ -78,11 +79,11 @@ def test_time_is_the_clock_when_no_steps_are_given(
 
 def test_a_checkpoint_of_another_shape_is_refused(make: Callable[..., TrainingRun], tmp_path: Path) -> None:
     trainer = make()
-    trainer.save(tmp_path / "a.pt")
-    state = torch.load(tmp_path / "a.pt", weights_only=True)
-    state["head"]["num_hidden_layers"] = 7
-    torch.save(state, tmp_path / "a.pt")
+    trainer.save(tmp_path / "a.safetensors")
+    tensors, plain = read_state(tmp_path / "a.safetensors", torch.device("cpu"))
+    plain["head"]["num_hidden_layers"] = 7
+    write_state(tmp_path / "a.safetensors", tensors, plain)
     with pytest.raises(ArtifactError, match="another shape"):
-        trainer.restore(tmp_path / "a.pt")
-    with pytest.raises(ArtifactError, match=r"none\.pt"):
-        trainer.restore(tmp_path / "none.pt")
+        trainer.restore(tmp_path / "a.safetensors")
+    with pytest.raises(ArtifactError, match=r"none\.safetensors"):
+        trainer.restore(tmp_path / "none.safetensors")
