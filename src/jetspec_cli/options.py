@@ -39,6 +39,7 @@ MaxSeqLen = Annotated[
 ]
 Threads = Annotated[int | None, typer.Option("--threads", help="Threads on the CPU; all cores if unset.")]
 ApiKey = Annotated[str | None, typer.Option("--api-key", help="Key of the server (or JETSPEC_API_KEY).")]
+Extra = Annotated[list[str] | None, typer.Argument(metavar="[-- SGLANG OPTIONS]", help="Passed on to sglang.")]
 Format = Annotated[str, typer.Option("--format", help="table or json.")]
 KeepSpine = Annotated[bool | None, typer.Option("--keep-spine/--no-keep-spine", help="Keep the whole top-1 chain.")]
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jetspec_cli.serving import launcher
+from jetspec_engine.errors import UnavailableError
 
 MOCK_SERVE = Path(__file__).parents[1] / "support" / "mock_serve.py"
 
@@ -53,6 +54,22 @@ def test_the_child_is_started_with_what_was_asked(jetspec, prompts, scenario):
     # The stand-in reserves less than was asked for, and the gate sees it before the run.
     assert result.code == 2
     assert "was started for at most" in result.document["error"]["what"]
+
+
+@pytest.mark.parametrize("command", ["gate", "bench", "sweep"])
+def test_options_after_two_dashes_reach_the_server(jetspec, prompts, monkeypatch, command):
+    seen = []
+
+    class Never(launcher.ServerProcess):
+        def __enter__(self):
+            seen.append(self._command)
+            raise UnavailableError("never")
+
+    for module in ("jetspec_cli.gating.sides", "jetspec_cli.bench.server"):
+        monkeypatch.setattr(f"{module}.ServerProcess", Never)
+    flags = ["--tree-width", "4", "--budget", "16", "--engine", "sglang"]
+    assert jetspec(command, "--prompts", prompts, *flags, "--", "--attention-backend", "triton").code == 3
+    assert seen[0][-3:] == ["--", "--attention-backend", "triton"]
 
 
 def test_a_wrong_tree_is_found_behind_a_started_server(jetspec, prompts, scenario):

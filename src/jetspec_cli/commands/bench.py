@@ -29,7 +29,8 @@ Format = Annotated[str, typer.Option("--format", help="table, json, csv or md.")
 
 
 def bench(
-    *, prompts: Prompts, url: Url = None, tree_width: Width = None, budget: Budget = None, tree_rule: Rule = None,
+    *, extra: options.Extra = None, prompts: Prompts,
+    url: Url = None, tree_width: Width = None, budget: Budget = None, tree_rule: Rule = None,
     beta: Beta = None, g0: Gap = None, keep_spine: options.KeepSpine = None, compare: Compare = None,
     concurrency: Concurrency = 1, request_rate: Rate = None, repeat: Repeat = 3, max_new_tokens: Cap = None,
     seed: Seed = 0, dtype: Dtype = "auto", allow_near_ties: NearTies = False, engine: options.Engine = None,
@@ -51,7 +52,7 @@ def bench(
     )  # fmt: skip
     server = options.given(
         engine=engine, target=target, head=head, drafter=drafter, device=device, page_size=page_size,
-        max_seq_len=max_seq_len, num_threads=threads,
+        max_seq_len=max_seq_len, num_threads=threads, extra_args=tuple(extra) if extra else None,
     )  # fmt: skip
     load = Load(
         repeat=repeat, concurrency=concurrency, request_rate=request_rate, max_new_tokens=max_new_tokens, seed=seed

@@ -31,7 +31,8 @@ Timeout = Annotated[float, typer.Option("--timeout-s", help="Longest wait for on
 
 def gate(
     *,
-    prompts: Prompts = None, gate_file: GateFile = None, url: Url = None, oracle_url: OracleUrl = None,
+    extra: options.Extra = None, prompts: Prompts = None,
+    gate_file: GateFile = None, url: Url = None, oracle_url: OracleUrl = None,
     oracle: Oracle = None, dtype: Dtype = None, tree_width: Widths = None, budget: Budgets = None,
     tree_rule: Rules = None, beta: Betas = None, g0: Gaps = None, keep_spine: options.KeepSpine = None,
     max_new_tokens: Cap = None, repeat: Repeat = None, allow_near_ties: NearTies = None,
@@ -60,7 +61,7 @@ def gate(
     )  # fmt: skip
     server = options.given(
         engine=engine, target=target, head=head, drafter=drafter, device=device, page_size=page_size,
-        max_seq_len=max_seq_len, num_threads=threads,
+        max_seq_len=max_seq_len, num_threads=threads, extra_args=tuple(extra) if extra else None,
     )  # fmt: skip
     flags = options.given(
         prompts=str(prompts) if prompts else None, oracles=options.split_list(oracle), dtypes=options.split_list(dtype),

@@ -29,12 +29,11 @@ MaxRunning = Annotated[
 ]
 NoPull = Annotated[bool, typer.Option("--no-pull", help="Refuse to download a missing target.")]
 StopWithStdin = Annotated[bool, typer.Option("--stop-with-stdin", hidden=True)]
-Extra = Annotated[list[str] | None, typer.Argument(metavar="[-- SGLANG OPTIONS]", help="Passed on to sglang.")]
 
 
 def serve(
     *,
-    extra: Extra = None,
+    extra: options.Extra = None,
     engine: options.Engine = None,
     target: options.Target = None,
     head: options.Head = None,

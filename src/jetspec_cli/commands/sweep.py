@@ -25,7 +25,8 @@ Out = Annotated[Path | None, typer.Option("--out", help="Folder of the results, 
 
 
 def sweep(
-    *, prompts: Prompts, tree_width: Widths = None, budget: Budgets = None, rule: Rules = None, beta: Betas = None,
+    *, extra: options.Extra = None, prompts: Prompts,
+    tree_width: Widths = None, budget: Budgets = None, rule: Rules = None, beta: Betas = None,
     g0: Gaps = None, keep_spine: options.KeepSpine = None, url: bench.Url = None, replay: Replay = None,
     repeat: bench.Repeat = 1, max_new_tokens: bench.Cap = None, dtype: bench.Dtype = "auto",
     allow_near_ties: bench.NearTies = False, engine: options.Engine = None, target: options.Target = None,
@@ -48,7 +49,7 @@ def sweep(
     )  # fmt: skip
     server = options.given(
         engine=engine, target=target, head=head, drafter=drafter, device=device, page_size=page_size,
-        max_seq_len=max_seq_len, num_threads=threads,
+        max_seq_len=max_seq_len, num_threads=threads, extra_args=tuple(extra) if extra else None,
     )  # fmt: skip
     spec = BenchSpec(
         kind="sweep", prompts=tuple(Path(name) for name in options.split_list(prompts) or []),

@@ -68,7 +68,7 @@ class GateSpec:
             check_integer("max_new_tokens", self.max_new_tokens, 1, 1_000_000)
         if not isinstance(self.allow_near_ties, bool):
             raise ConfigError(f"allow_near_ties: {self.allow_near_ties!r}, expected true or false")
-        check_keys("server", self.server, tuple(SERVER_FLAGS))
+        check_keys("server", self.server, (*SERVER_FLAGS, "extra_args"))
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, Any], *, where: str) -> Self:

@@ -1,15 +1,18 @@
 """One running SGLang server: started, waited for, questioned, stopped.
 
-Runs in a session of its own, so that Ctrl-C reaches only us and its workers can be ended together. Knows its HTTP
+Runs in a session of its own, so that Ctrl-C reaches only us and its workers can be ended together; stops when we are
+killed. Knows its HTTP
 surface by three paths; knows nothing of GPUs or of how its command line came about.
 """
 
 import contextlib
+import ctypes
 import http.client
 import json
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 import urllib.error
@@ -28,6 +31,14 @@ STOP_TIMEOUT_S = 20.0
 POLL_S = 0.5
 REQUEST_TIMEOUT_S = 5.0
 KEPT_LINES = 400
+PR_SET_PDEATHSIG = 1
+_prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
+
+
+def end_with_parent() -> None:
+    """Have Linux stop this process when the one that started it is gone, even killed."""
+    if _prctl is not None:
+        _prctl(PR_SET_PDEATHSIG, int(signal.SIGTERM))
 
 
 class SglangServer:
@@ -63,6 +74,8 @@ class SglangServer:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
                 encoding="utf-8", errors="replace", start_new_session=True,
+                # Takes no lock between fork and exec: one call into libc, looked up beforehand.
+                preexec_fn=end_with_parent,  # noqa: PLW1509
             )  # fmt: skip
         except OSError as error:
             raise EngineError(f"sglang: cannot be started: {error}") from error

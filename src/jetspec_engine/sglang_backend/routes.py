@@ -2,7 +2,7 @@
 back, and what runs. The gate, the bench and the sweep stand on these.
 
 Put before SGLang's own routes when our algorithm runs, so that ``/get_server_info`` and ``/flush_cache`` are ours too.
-Knows SGLang's tokenizer manager; nothing of workers. Teacher forcing, recordings and profiles are not offered.
+Knows SGLang's tokenizer manager; nothing of workers. Recordings and profiles are not offered.
 """
 
 from collections.abc import Callable
@@ -15,7 +15,8 @@ from jetspec_engine.config import PLAIN, TreeConfig
 from jetspec_engine.errors import ConfigError, JetspecError
 from jetspec_engine.sglang_backend.args import ALGORITHM
 from jetspec_engine.sglang_backend.compat import block_size_of, settings_of
-from jetspec_engine.sglang_backend.run_time import TREE_STATE
+from jetspec_engine.sglang_backend.run_time import SCORED_TOKEN, TREE_STATE
+from jetspec_engine.sglang_backend.scores import MOST_TOP, NO_TOKEN, SCORES
 from jetspec_engine.sglang_backend.tree_switch import captured_rows, check_tree, tree_numbers
 
 FLUSH_PATIENCE_S = 10.0
@@ -101,6 +102,38 @@ async def detokenize(body: Annotated[dict[str, Any], Body()]) -> Response:
     return JSONResponse({"text": _manager().tokenizer.decode(body["ids"], skip_special_tokens=skip)})
 
 
+@router.post("/jetspec/score")
+async def score(body: Annotated[dict[str, Any], Body()]) -> Response:
+    """Answer with the target's logits at the last position; 501 for more positions.
+
+    SGLang's prefill is another kernel than its verify, so that an argmax here does not judge a whole text to the last
+    bit. One position is enough to tell a near-tie from a fault.
+    """
+    ids, start, top_k = list(body["input_ids"]), int(body["start"]), int(body["top_k"])
+    if start != len(ids) - 1 or start < 1 or top_k > MOST_TOP:
+        return JSONResponse({"error": {"message": "only the last position is scored"}}, status_code=501)
+    found = await _scores_after(ids[:-1], ids[-1])
+    if found is None:
+        return JSONResponse({"error": {"message": "a server of width 1 scores nothing"}}, status_code=501)
+    token, logit, logprob = found["token"]
+    row = {"position": start, "token_id": token, "logit": logit, "logprob": logprob, "top": found["top"][:top_k]}
+    return JSONResponse({"dtype": _dtype(), "positions": [row]})
+
+
+async def _scores_after(ids: list[int], token: int) -> dict[str, Any] | None:
+    from sglang.srt.managers.io_struct import GenerateReqInput, SetInternalStateReq
+
+    manager = _manager()
+    await manager.set_internal_state(SetInternalStateReq(server_args={SCORED_TOKEN: token}))
+    try:
+        request = GenerateReqInput(input_ids=ids, sampling_params={"max_new_tokens": 1, "temperature": 0})
+        meta = (await anext(manager.generate_request(request, None)))["meta_info"]
+    finally:
+        await manager.set_internal_state(SetInternalStateReq(server_args={SCORED_TOKEN: NO_TOKEN}))
+    found: list[dict[str, Any]] = meta.get(SCORES) or []
+    return found[0] if found else None
+
+
 def describe(arguments: Any, info: dict[str, Any], tree: dict[str, Any]) -> dict[str, Any]:
     """Return what runs under the names the embedded engine uses."""
     settings, depth = settings_of(arguments), block_size_of(arguments) - 1
@@ -111,7 +144,7 @@ def describe(arguments: Any, info: dict[str, Any], tree: dict[str, Any]) -> dict
         "head": arguments.speculative_draft_model_path,
         "drafter": "head",
         "draft_depth": depth,
-        "dtype": str(_manager().model_config.dtype).removeprefix("torch."),
+        "dtype": _dtype(),
         "device": "cuda",
         "attention": info.get("decode_attention_backend") or info.get("attention_backend"),
         "is_deterministic": bool(arguments.enable_deterministic_inference),
@@ -136,6 +169,10 @@ def _manager() -> Any:
     from sglang.srt.entrypoints.http_server import get_global_state
 
     return get_global_state().tokenizer_manager
+
+
+def _dtype() -> str:
+    return str(_manager().model_config.dtype).removeprefix("torch.")
 
 
 def _message(failure: JetspecError) -> str:

@@ -14,6 +14,7 @@ from jetspec_engine.sglang_backend.args import ALGORITHM
 
 PREFIX = "jetspec_"
 RELOAD_SCRIPT = "jetspec_reload_script"
+SCORED_TOKEN = "jetspec_scored_token"
 TREE_STATE = "jetspec_tree"
 
 
@@ -44,7 +45,7 @@ def forward_options(
 
 
 def set_internal_state(original: Callable[..., Any], scheduler: Any, request: Any) -> Any:
-    """Switch the tree, or reload the draft script, where the message is ours (around ``Scheduler``'s method).
+    """Switch the tree, reload the draft script or score a token where the message is ours (around ``Scheduler``'s).
 
     Returns:
         SGLang's answer; ``updated`` is False while requests run, and for a tree the server was not started for.
@@ -59,7 +60,9 @@ def set_internal_state(original: Callable[..., Any], scheduler: Any, request: An
     worker = scheduler.draft_worker
     is_idle = scheduler.is_fully_idle()
     try:
-        if is_idle and given.get(RELOAD_SCRIPT):
+        if SCORED_TOKEN in given:
+            worker.scored_token = int(given[SCORED_TOKEN])
+        elif is_idle and given.get(RELOAD_SCRIPT):
             worker.reload_script()
         elif is_idle:
             _switch(worker, tree_from_numbers(given))

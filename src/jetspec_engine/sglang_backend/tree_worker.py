@@ -28,6 +28,7 @@ from jetspec_engine.config import LINEAR
 from jetspec_engine.sglang_backend.compat import block_size_of, settings_of
 from jetspec_engine.sglang_backend.draft_script import DraftScript
 from jetspec_engine.sglang_backend.round_state import PathMover, RoundShape, RoundState
+from jetspec_engine.sglang_backend.scores import NO_TOKEN, SCORES, scores_of
 from jetspec_engine.sglang_backend.tree_drafter import TreeDrafter, VocabShard
 from jetspec_engine.sglang_backend.tree_round import forced, gained
 from jetspec_engine.sglang_backend.tree_switch import TreeSwitch
@@ -46,6 +47,7 @@ class TreeWorker(DFlashWorkerV2):
         super().__init__(server_args=server_args, **others)
         self.tree_switch = TreeSwitch(self._settings, block - 1)
         self._runners: dict[int, Any] = {}
+        self.scored_token = NO_TOKEN
 
     def init_attention_backends(self) -> None:
         """Also teach the target's backend trees; the scheduler captures the target's graphs after this."""
@@ -88,7 +90,11 @@ class TreeWorker(DFlashWorkerV2):
         """Run one batch: a prefill, a tree round, or a linear round where trees are not for it."""
         is_round = not (batch.forward_mode.is_extend() or batch.is_extend_in_batch or batch.forward_mode.is_idle())
         if not is_round or batch.spec_info is None:
-            return super().forward_batch_generation(batch, on_publish, grammar_barrier)
+            result = super().forward_batch_generation(batch, on_publish, grammar_barrier)
+            if self.scored_token != NO_TOKEN and batch.forward_mode.is_extend():
+                rows = scores_of(result.logits_output.next_token_logits, self.scored_token)
+                result.logits_output.customized_info = {SCORES: rows}
+            return result
         self._state.prefix_lens[: len(batch.seq_lens)].copy_(batch.seq_lens)
         is_linear = self.tree_switch.tree.width == 1 or not _is_plain_greedy(batch)
         self._state.set_tree(LINEAR if is_linear else self.tree_switch.tree)

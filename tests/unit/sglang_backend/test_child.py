@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -120,6 +121,29 @@ def test_a_stubborn_server_and_its_workers_are_ended():
         running.wait_until_healthy()
     with pytest.raises(EngineError, match="killed by signal 9"):
         running.raise_if_ended()
+
+
+STARTER = """
+import sys, time
+from jetspec_engine.sglang_backend.child import SglangServer
+with SglangServer(sys.argv[1:], "http://127.0.0.1:1") as server:
+    print(server._process.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for it")
+def test_killing_us_stops_the_server():
+    port = str(hosting.free_port("127.0.0.1", 0))
+    command = [sys.executable, "-c", STARTER, sys.executable, FAKE, port, "serves"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as starter:
+        pid = int(starter.stdout.readline())
+        assert is_alive(pid)
+        starter.kill()
+    deadline = time.monotonic() + 10
+    while is_alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not is_alive(pid)
 
 
 def test_the_key_is_sent_and_kept_off_the_command_line():
