@@ -15,6 +15,7 @@ TREE_RULES = ("best_first", "top2gap", "accum_logp")
 ENGINES = ("auto", "embedded", "sglang")
 DTYPES = ("auto", "float32", "bfloat16")
 DRAFTERS = ("head", "right", "wrong", "replay", "random", "recall", "scripted")
+API_KEY = re.compile(r"[\x21-\x7e]{1,4096}")
 DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]{1,3})?")
 MAX_TREE_WIDTH = 64
 MAX_TREE_BUDGET = 1024
@@ -43,6 +44,12 @@ def check_text(name: str, value: object) -> None:
     """Raise ConfigError unless value is a string that can name something (no NUL in it)."""
     if not isinstance(value, str) or "\0" in value:
         raise ConfigError(f"{name}: {value!r}, expected a name or a path")
+
+
+def check_api_key(value: str | None) -> None:
+    """Raise ConfigError, without the key in it, unless a key can travel in an HTTP header."""
+    if value is not None and not API_KEY.fullmatch(value):
+        raise ConfigError("api_key: not shown, expected 1 to 4096 visible ASCII characters without spaces")
 
 
 def check_device(name: object) -> None:
@@ -166,6 +173,7 @@ class ServeConfig:
     def __post_init__(self) -> None:
         for name in ("target", "head", "host", "cache_dir"):
             check_text(name, getattr(self, name))
+        check_api_key(self.api_key)
         check_choice("engine", self.engine, ENGINES)
         check_choice("dtype", self.dtype, DTYPES)
         check_choice("drafter", self.drafter, DRAFTERS)

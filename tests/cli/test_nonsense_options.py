@@ -17,7 +17,7 @@ BAD_CONFIG = {
         ("--budget", "0"), ("--budget", "nan"), ("--budget", "16,32"), ("--beta", "nan"), ("--g0", "inf"),
         ("--port", "-1"), ("--page-size", "0"), ("--max-seq-len", "1"), ("--max-running", "0"), ("--threads", "0"),
         ("--engine", ""), ("--engine", NOT_UTF8), ("--dtype", "fp8"), ("--device", "x"), ("--device", "cuda:-1"),
-        ("--drafter", "x"), ("--tree-rule", "a" * 3000), ("--format", ""),
+        ("--api-key", "ключ"), ("--api-key", "a b"), ("--drafter", "x"), ("--tree-rule", "a" * 3000), ("--format", ""),
     ],
     "gate": [
         ("--tree-width", ","), ("--budget", "1,"), ("--max-new-tokens", "0"), ("--repeat", "-1"), ("--oracle", ""),
@@ -25,6 +25,7 @@ BAD_CONFIG = {
         ("--timeout-s", "0"), ("--url", ""), ("--url", "http://"), ("--oracle-url", "ftp://x"), ("--out", ""),
         ("--out", "FOLDER"), ("--junit", "FOLDER"), ("--summary", "FOLDER"), ("--out", "FILE/x"),
         ("--out", "a" * 3000), ("--out", "/proc/x"), ("--gate", "FOLDER"), ("--gate", "BYTES"), ("--gate", "none.toml"),
+        ("--api-key", "ключ"), ("--api-key", NOT_UTF8),
     ],
     "bench": [
         ("--concurrency", "0"), ("--request-rate", "nan"), ("--repeat", "0"), ("--compare", ""), ("--out", ""),
@@ -136,6 +137,12 @@ def test_a_full_disk_is_3_and_no_bug_of_ours(jetspec, monkeypatch):
 def test_errors_in_json_have_their_hint_too(jetspec):
     result = jetspec("serve", "--max-running", "0", "--format", "json")
     assert json.loads(result.out)["error"]["hint"] == "jetspec serve --help"
+
+
+def test_case_32_a_key_that_cannot_be_sent_is_refused_without_being_shown(jetspec, prompts):
+    result = jetspec("gate", "--prompts", prompts, "--url", "http://127.0.0.1:1", "--api-key", "my secret")
+    assert result.code == 2
+    assert "secret" not in result.err
 
 
 def test_the_fallback_names_the_command():

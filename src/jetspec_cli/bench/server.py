@@ -14,7 +14,7 @@ from jetspec_cli.gating.sides import Sides, server_record
 from jetspec_cli.serving.client import ServerClient
 from jetspec_cli.serving.launcher import ServerProcess
 from jetspec_cli.serving.transport import MAX_TIMEOUT_S, host_of
-from jetspec_engine.config import TreeConfig, check_range
+from jetspec_engine.config import TreeConfig, check_api_key, check_range
 from jetspec_engine.errors import BusyError, ConfigError, EngineError
 
 
@@ -28,7 +28,7 @@ class Link:
         timeout_s: longest wait for a part of an answer.
 
     Raises:
-        ConfigError: the URL is not http(s), or the wait is no finite time.
+        ConfigError: the URL is not http(s), the wait is no finite time, or the key cannot be sent.
     """
 
     url: str | None = None
@@ -37,6 +37,7 @@ class Link:
 
     def __post_init__(self) -> None:
         check_range("timeout_s", self.timeout_s, 0.001, MAX_TIMEOUT_S)
+        check_api_key(self.api_key)
         if self.url is not None:
             host_of(self.url)
 

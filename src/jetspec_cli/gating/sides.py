@@ -15,7 +15,7 @@ from jetspec_cli.prompts import Prompt
 from jetspec_cli.serving.client import ServerClient
 from jetspec_cli.serving.launcher import ServerProcess
 from jetspec_cli.serving.transport import MAX_TIMEOUT_S, host_of
-from jetspec_engine.config import TreeConfig, check_range
+from jetspec_engine.config import TreeConfig, check_api_key, check_range
 from jetspec_engine.errors import ConfigError, EngineError
 
 
@@ -30,7 +30,7 @@ class Links:
         timeout_s: longest wait for one answer.
 
     Raises:
-        ConfigError: a URL is not http(s), or the wait is no finite time.
+        ConfigError: a URL is not http(s), the wait is no finite time, or the key cannot be sent.
     """
 
     url: str | None = None
@@ -40,6 +40,7 @@ class Links:
 
     def __post_init__(self) -> None:
         check_range("timeout_s", self.timeout_s, 0.001, MAX_TIMEOUT_S)
+        check_api_key(self.api_key)
         for url in (self.url, self.oracle_url):
             if url is not None:
                 host_of(url)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from jetspec_cli.serving.generation import refuse_error_body
+from jetspec_engine.config import check_api_key
 from jetspec_engine.errors import ConfigError, EngineError
 
 CONNECT_TIMEOUT_S = 10.0
@@ -31,11 +32,12 @@ class Transport:
         timeout_s: longest wait for a part of an answer.
 
     Raises:
-        ConfigError: the URL is not http(s).
+        ConfigError: the URL is not http(s), or the key cannot be sent.
     """
 
     def __init__(self, url: str, *, api_key: str | None, timeout_s: float) -> None:
         host = host_of(url)
+        check_api_key(api_key)
         self.url = url.rstrip("/")
         self._http = httpx.Client(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
