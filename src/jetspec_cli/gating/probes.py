@@ -115,16 +115,19 @@ class Probes:
         """A cached prefix changes neither tokens nor acceptance."""
         for name, ids in self.prompts.items():
             text = self.texts[ids]
+            can_cut = self.client.info.get("can_cut_prefix", True)
             branch = text[: len(ids) + 12]
+            # A state that cannot be cut serves only prompts that go on beyond the whole cached text.
+            continued = branch if can_cut else text[: len(ids) + BRIEF + 6]
             other = next(token for token in (*ids, *text, 0, 1) if token != text[len(branch)])
             # The first continues a cached text, which is taken over; the second leaves it, so its beginning is copied.
-            for way, longer in (("continued", branch), ("branched", (*branch, other, *ids[:2]))):
+            for way, longer in (("continued", continued), ("branched", (*branch, other, *ids[:2]))):
                 cold = self.submit(longer, self.tree).generation()
                 # No hints for these prompts: here the head is on its own.
                 yield from self.acceptance(name, f"{way} text", cold)
                 self.submit(ids, self.tree).generation()
                 warm = self.submit(longer, None).generation()
-                yield from _cache_catches(name, len(longer), cold, warm)
+                yield from _cache_catches(name, len(longer) if can_cut or longer is continued else 0, cold, warm)
 
     def concurrency(self, solo: Mapping[str, Generation], cap: int, times: int) -> Iterator[Catch]:
         """Requests decoded together give the texts they give alone.
@@ -199,7 +202,7 @@ def _cache_catches(name: str, length: int, cold: Generation, warm: Generation) -
     difference = first_difference(cold, warm)
     if difference is not None:
         yield Catch(check="cache", prompt=name, token=difference.position, detail=difference.detail)
-    elif not warm.num_cached_tokens:
+    elif length and not warm.num_cached_tokens:
         yield Catch(check="cache", prompt=name, token=None, detail=f"nothing of {length} tokens was reused")
     elif warm.num_rounds != cold.num_rounds:
         detail = f"{warm.num_rounds} rounds with a cached prefix, {cold.num_rounds} without"

@@ -38,7 +38,8 @@ def run_self_test(
     rows = []
     for index, mutant in enumerate(kit.mutants):
         on_mutant(index, len(kit.mutants), mutant.name)
-        rows.append(_try_mutant(kit, mutant, expected[mutant.dtype], is_thorough=is_thorough))
+        own = kit.on(mutant.subject)
+        rows.append(_try_mutant(own, mutant, expected[mutant.subject, mutant.dtype], is_thorough=is_thorough))
     counts = {status: sum(row["status"] == status for row in rows) for status in (KILLED, SURVIVED, NOT_APPLICABLE)}
     is_passed = not healthy and not counts[SURVIVED]
     return {
@@ -63,21 +64,23 @@ def needed_checks(document: Mapping[str, Any]) -> dict[str, list[str]]:
     return {check: [name for name, by in kills.items() if by == {check}] for check in CHECKS}
 
 
-def _try_healthy(kit: Any) -> tuple[dict[str, Expectation], list[Catch]]:
-    expected: dict[str, Expectation] = {}
+def _try_healthy(kit: Any) -> tuple[dict[tuple[str, str], Expectation], list[Catch]]:
+    expected: dict[tuple[str, str], Expectation] = {}
     caught: list[Catch] = []
-    for dtype in sorted({mutant.dtype for mutant in kit.mutants}):
-        with kit.open(None, dtype) as bench:
-            expected[dtype] = record_expected(kit, bench)
+    for setting in sorted({(mutant.subject, mutant.dtype) for mutant in kit.mutants}):
+        subject, dtype = setting
+        own = kit.on(subject)
+        with own.open(None, dtype) as bench:
+            expected[setting] = record_expected(own, bench)
         # Twice: the first trial is what is expected, the second has to meet it.
         for _ in range(2):
-            with kit.open(None, dtype) as bench:
-                caught += Trial(kit, bench, expected[dtype]).catches()
+            with own.open(None, dtype) as bench:
+                caught += Trial(own, bench, expected[setting]).catches()
     return expected, caught
 
 
 def _try_mutant(kit: Any, mutant: Any, expected: Expectation, *, is_thorough: bool) -> dict[str, Any]:
-    row = {"name": mutant.name, "fault": mutant.fault, "dtype": mutant.dtype}
+    row = {"name": mutant.name, "fault": mutant.fault, "target": mutant.subject, "dtype": mutant.dtype}
     if mutant.not_applicable:
         return {**row, "status": NOT_APPLICABLE, "detail": mutant.not_applicable, "killed_by": {}}
     first: dict[str, Catch] = {}

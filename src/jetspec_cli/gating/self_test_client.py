@@ -13,7 +13,7 @@ from jetspec_cli.prompts import Prompt
 from jetspec_cli.serving.client import Score, ServerClient
 from jetspec_cli.serving.generation import Generation
 from jetspec_engine.config import TreeConfig
-from jetspec_engine.errors import EngineError, RequestError
+from jetspec_engine.errors import EngineError, RequestError, UnavailableError
 from jetspec_engine.records import GenerateRequest, SamplingParams, StepEvent, TokenLogprob
 
 PATIENCE_S = 20.0
@@ -134,7 +134,7 @@ class EngineClient(ServerClient):
         """Have a prompt decoded again under observation. Raises EngineError."""
         try:
             evidence: bytes = self._bench.examine(question)
-        except RequestError as error:
+        except (RequestError, UnavailableError) as error:
             raise EngineError(error.what) from error
         return evidence
 

@@ -166,7 +166,7 @@ class DecoderTarget:
             self.delta.forget(region)
 
     def describe(self) -> Mapping[str, Any]:
-        """Return what was chosen at load: dtype, device, arithmetic of attention, row policies, state bytes."""
+        """Return what was chosen at load, the bytes of the caches, and whether a cached text can be reused in part."""
         policies = {name: (policy.min_rows, policy.max_rows) for name, policy in self._factory.policies.items()}
         return {
             "dtype": str(self.dtype).removeprefix("torch."),
@@ -177,6 +177,7 @@ class DecoderTarget:
             "weights": self._factory.layout.name,
             "row_policy": policies,
             "state_bytes": self.state.num_bytes,
+            "can_cut_prefix": self.delta is None,
         }
 
     def _forward(self, items: Sequence[VerifyItem]) -> list[VerifyResult]:

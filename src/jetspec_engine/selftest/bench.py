@@ -1,9 +1,9 @@
-"""Where mutants are tried: the tiny pair in an embedded engine, with what a check needs to look behind it.
+"""Where mutants are tried: tiny pairs in an embedded engine, with what a check needs to look behind it.
 
 Knows mutants and engines; knows nothing of checks.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,11 +15,21 @@ from jetspec_engine.config import TREE_RULES, ServeConfig, TreeConfig
 from jetspec_engine.embedded.engine import EmbeddedEngine
 from jetspec_engine.embedded.pages import PagePool
 from jetspec_engine.embedded.reference import reference_forward
+from jetspec_engine.embedded.reference_hybrid import hybrid_reference_forward
 from jetspec_engine.embedded.target import DecoderTarget
 from jetspec_engine.forensics.arithmetic import Source
 from jetspec_engine.forensics.examine import examine, question_of
 from jetspec_engine.forensics.pack import to_bytes
-from jetspec_engine.selftest import faults_accept, faults_draft, faults_state, faults_verify, tiny_pair
+from jetspec_engine.models.config import DecoderConfig
+from jetspec_engine.selftest import (
+    faults_accept,
+    faults_draft,
+    faults_hybrid,
+    faults_state,
+    faults_verify,
+    tiny_hybrid,
+    tiny_pair,
+)
 from jetspec_engine.selftest.hinted_drafter import HintedDrafter
 from jetspec_engine.selftest.mutants import Mutant
 from jetspec_engine.tree.rules import BUILDERS
@@ -38,22 +48,38 @@ PROMPTS: Mapping[str, tuple[int, ...]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A target that mutants are tried on.
+
+    Attributes:
+        config, weights: of the target; weights of a dtype.
+        reference: its slow forward.
+    """
+
+    config: DecoderConfig
+    weights: Callable[[torch.dtype], dict[str, torch.Tensor]]
+    reference: Callable[..., Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Bench:
     """A running engine.
 
     Attributes:
         engine: ``protocol.CompletionEngine``.
+        subject: the target.
         dtype: of the target.
         drafter: its ``texts`` can be set.
     """
 
     engine: EmbeddedEngine
+    subject: Subject
     dtype: str
     drafter: Any
 
     def examine(self, question: Mapping[str, Any]) -> bytes:
         """Decode a prompt again under observation; a safetensors file, as ``POST /jetspec/examine`` answers."""
-        made = Source(config=tiny_pair.TARGET, weights=tiny_pair.target_weights(getattr(torch, self.dtype)))
+        made = Source(config=self.subject.config, weights=self.subject.weights(getattr(torch, self.dtype)))
         found = examine(self.engine, lambda: made, question_of(question))
         return to_bytes(found.report, found.tensors)
 
@@ -62,18 +88,28 @@ class Bench:
         self.drafter.texts = dict(texts)
 
 
+SUBJECTS = {
+    "dense": Subject(config=tiny_pair.TARGET, weights=tiny_pair.target_weights, reference=reference_forward),
+    "hybrid": Subject(
+        config=tiny_hybrid.TARGET,
+        weights=tiny_hybrid.target_weights,
+        reference=hybrid_reference_forward,
+    ),
+}
+
 # Faults that are also tried in bfloat16, where rounding could hide what float32 shows: one or more of every kind.
 IN_BFLOAT16 = (
     "position-by-index", "sibling-visible", "window-by-index", "padded-row-leaks", "rope-offset-behind",
     "sums-in-memory-order", "rows-of-another-request", "bonus-off-by-one", "target-tie-last-wins",
     "eos-inside-block-ignored", "kv-from-wrong-slot", "values-not-moved", "prefix-one-too-long", "head-bidirectional",
+    "wrong-state-parent",
 )  # fmt: skip
 
 
 def all_mutants() -> tuple[Mutant, ...]:
     """Return the mutants of every table, and those that are tried once more in bfloat16 after them."""
-    tables = (faults_verify.TABLE, faults_accept.TABLE, faults_state.TABLE, faults_draft.TABLE)
-    mutants = [mutant for table in tables for mutant in table.mutants]
+    areas = (faults_verify, faults_accept, faults_state, faults_draft, faults_hybrid)
+    mutants = [mutant for area in areas for mutant in area.TABLE.mutants]
     by_name = {mutant.name: mutant for mutant in mutants}
     again = [replace(by_name[name], name=f"{name}-bfloat16", dtype="bfloat16") for name in IN_BFLOAT16]
     return (*mutants, *again)
@@ -81,6 +117,9 @@ def all_mutants() -> tuple[Mutant, ...]:
 
 class SelfTest:
     """Mutants and where to try them. Found through the registry.
+
+    Args:
+        subject: the target to try on; mutants say which they are for, and ``on`` leads there.
 
     Attributes:
         mutants: all of them, those that do not apply yet included.
@@ -100,36 +139,43 @@ class SelfTest:
     special_ids = (tiny_pair.EOS_ID, tiny_pair.MASK_ID)
     pieces = tiny_pair.PIECES
 
+    def __init__(self, subject: str = "dense") -> None:
+        self._subject = SUBJECTS[subject]
+
+    def on(self, subject: str) -> "SelfTest":
+        """Return the same for another target."""
+        return SelfTest(subject)
+
     @contextmanager
     def open(self, mutant: Mutant | None, dtype: str) -> Iterator[Bench]:
         """Build the engine with a mutant in force (None: healthy) and close it afterwards."""
         if mutant is None:
-            with _running(dtype) as bench:
+            with _running(self._subject, dtype) as bench:
                 yield bench
             return
-        with mutant.applied(), _running(dtype) as bench:
+        with mutant.applied(), _running(self._subject, dtype) as bench:
             yield bench
 
     def reference_logits(self, ids: Sequence[int]) -> list[list[float]]:
         """Return the float64 reference's logits (T, V) after every id of a text, from the float32 weights."""
         positions = torch.arange(len(ids))
         sees = torch.ones(len(ids), len(ids), dtype=torch.bool).tril()
-        weights = tiny_pair.target_weights(torch.float32)
-        logits, _ = reference_forward(tiny_pair.TARGET, weights, torch.tensor(ids), positions, sees)
+        weights = self._subject.weights(torch.float32)
+        logits, _ = self._subject.reference(self._subject.config, weights, torch.tensor(ids), positions, sees)
         found: list[list[float]] = logits.tolist()
         return found
 
 
 @contextmanager
-def _running(dtype: str) -> Iterator[Bench]:
+def _running(subject: Subject, dtype: str) -> Iterator[Bench]:
     kind = getattr(torch, dtype)
-    weights = tiny_pair.target_weights(kind)
+    weights = subject.weights(kind)
     embedding = weights["embed_tokens.weight"]
     num_slots = NUM_PAGES * PAGE_SIZE
     # Typed loosely, as the head drafter's sessions are narrower than the protocol's.
     drafter: Any
     with torch.inference_mode():
-        target = DecoderTarget(tiny_pair.TARGET, weights, num_slots=num_slots, max_nodes=64, taps=tiny_pair.TAPS)
+        target = DecoderTarget(subject.config, weights, num_slots=num_slots, max_nodes=64, taps=tiny_pair.TAPS)
         drafter = HintedDrafter(
             tiny_pair.draft_head(),
             tiny_pair.HEAD,
@@ -149,9 +195,9 @@ def _running(dtype: str) -> Iterator[Bench]:
         builders=BUILDERS,
         config=config,
         prefill_chunk=PREFILL_CHUNK,
-        facts={"dtype": dtype, "target": "tiny", "head": "tiny"},
+        facts={**target.describe(), "dtype": dtype, "target": "tiny", "head": "tiny"},
     )
     try:
-        yield Bench(engine=engine, dtype=dtype, drafter=drafter)
+        yield Bench(engine=engine, subject=subject, dtype=dtype, drafter=drafter)
     finally:
         engine.close()

@@ -174,7 +174,4 @@ def sums_in_float16() -> Sequence[Patch]:
     return _plain_sums(torch.float16)
 
 
-TABLE.add_not_applicable(
-    "wrong-state-parent", "a node's recurrent state comes from the previous node", "no hybrid target yet"
-)
 TABLE.add_not_applicable("stale-graph-buffer", "a graph replays the last round's buffer", "no graphs in this engine")

@@ -22,6 +22,7 @@ class Mutant:
         fault: what is wrong, one line.
         patches: makes the patches, with fresh state where they hold any.
         dtype: in which the fault matters.
+        subject: the target it is tried on, dense or hybrid.
         not_applicable: why it cannot be tried on this engine; empty when it can.
     """
 
@@ -29,6 +30,7 @@ class Mutant:
     fault: str
     patches: Callable[[], Sequence[Patch]]
     dtype: str = "float32"
+    subject: str = "dense"
     not_applicable: str = ""
 
     @contextmanager
@@ -52,13 +54,13 @@ class MutantTable:
         self.mutants: list[Mutant] = []
 
     def add(
-        self, fault: str, *, dtype: str = "float32"
+        self, fault: str, *, dtype: str = "float32", subject: str = "dense"
     ) -> Callable[[Callable[[], Sequence[Patch]]], Callable[[], Sequence[Patch]]]:
         """Declare a mutant, named as the decorated function, which returns its patches."""
 
         def declare(patches: Callable[[], Sequence[Patch]]) -> Callable[[], Sequence[Patch]]:
             name = patches.__name__.replace("_", "-")
-            self.mutants.append(Mutant(name=name, fault=fault, patches=patches, dtype=dtype))
+            self.mutants.append(Mutant(name=name, fault=fault, patches=patches, dtype=dtype, subject=subject))
             return patches
 
         return declare

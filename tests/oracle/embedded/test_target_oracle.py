@@ -10,13 +10,14 @@ import torch
 
 from jetspec_engine.embedded import layouts, linear, target
 from jetspec_engine.embedded.reference import reference_forward
+from jetspec_engine.embedded.reference_hybrid import hybrid_reference_forward
 from jetspec_engine.embedded.target import DecoderTarget
 from jetspec_engine.models.config import DecoderConfig
 from jetspec_engine.models.weights import load_weights
 from jetspec_engine.protocol import SlotRegion, VerifyItem
 from jetspec_engine.tree.mask import ancestor_mask
 from jetspec_engine.tree.record import DraftTree
-from support.decoder_cases import TAPS, VARIANTS, random_tree, tiny_folder, tiny_target
+from support.decoder_cases import HYBRIDS, TAPS, VARIANTS, random_tree, tiny_folder, tiny_target
 from support.tiny_models import load_with_transformers, make_tiny_target
 
 REGION = SlotRegion(start=30, capacity=300)
@@ -78,7 +79,7 @@ def test_logits_and_states_equal_transformers(case: str, arithmetic: str, tmp_pa
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("model_type", VARIANTS)
+@pytest.mark.parametrize("model_type", [*VARIANTS, *HYBRIDS])
 def test_a_tree_equals_the_dense_reference(model_type: str, dtype: torch.dtype, arithmetic: str) -> None:
     made, folder = tiny_target(model_type, dtype), tiny_folder(model_type, dtype)
     config = DecoderConfig.from_folder(folder)
@@ -87,12 +88,14 @@ def test_a_tree_equals_the_dense_reference(model_type: str, dtype: torch.dtype, 
     prefix = [rng.randrange(320) for _ in range(75)]
     tree, _ = random_tree(rng, [rng.randrange(320) for _ in range(12)], 40)
     made.verify([VerifyItem(region=REGION, length=0, tree=DraftTree.chain(prefix))])
+    made.commit(REGION, 0, range(75))
     (ours,) = made.verify([VerifyItem(region=REGION, length=75, tree=tree)])
     positions = torch.from_numpy(np.concatenate((np.arange(75), 75 + tree.depths)))
     sees = torch.ones(len(positions), len(positions), dtype=torch.bool).tril()
     sees[75:, 75:] = torch.from_numpy(ancestor_mask(tree.parents))
     tokens = torch.from_numpy(np.concatenate((prefix, tree.tokens)))
-    logits, states = reference_forward(config, weights, tokens, positions, sees)
+    forward = reference_forward if config.is_dense else hybrid_reference_forward
+    logits, states = forward(config, weights, tokens, positions, sees)
     hidden = torch.cat([states[tap] for tap in TAPS], -1)
     if dtype == torch.float32:
         torch.testing.assert_close(ours.logits.double(), logits[75:], atol=1e-4, rtol=0)
