@@ -19,7 +19,7 @@ from jetspec_engine.draft.checkpoint import load_head
 from jetspec_engine.draft.head import DraftHead
 from jetspec_engine.draft.head_drafter import HeadDrafter
 from jetspec_engine.draft.scripted import STAND_INS
-from jetspec_engine.embedded.delta_room import REUSE_NOTE, check_room, pool_for
+from jetspec_engine.embedded.delta_room import check_room, pool_for, state_notes
 from jetspec_engine.embedded.device import pick_device, pick_dtype
 from jetspec_engine.embedded.engine import EmbeddedEngine
 from jetspec_engine.embedded.memory import CacheSize, size_of_cache
@@ -74,15 +74,10 @@ def build_engine(config: ServeConfig, on_progress: Callable[[Progress], None]) -
     # Before the weights, which may be many gigabytes.
     tokenizer = ModelTokenizer.from_folder(models.folder, models.config)
     on_progress(Progress(label=f"loading {config.target} in {_name(dtype)} on {device}", done=0, total=0))
-    check_room(
-        config,
-        models.config,
-        device,
-        dtype,
-        lambda budget: plan_cache(config, models, device, budget).num_pages * config.page_size,
-    )
     cache = plan_cache(config, models, device, config.max_budget)
     pool = PagePool(cache.num_pages, config.page_size)
+    slots_for = lambda budget: plan_cache(config, models, device, budget).num_pages * config.page_size  # noqa: E731
+    check_room(config, models.config, device, dtype, slots_for)
     target, drafter = run_apart(lambda: load_models(config, models, pool.num_slots, device, dtype))
     engine = EmbeddedEngine(
         target=target,
@@ -206,7 +201,7 @@ def describe(config: ServeConfig, models: Models, target: DecoderTarget) -> Mapp
         "num_threads": torch.get_num_threads(),
         "is_graph": False,
         "round_bytes": round_bytes(models.config, models.head, target.dtype, target.state.num_bytes / target.num_slots),
-        "notes": models.notes if models.config.delta is None else (*models.notes, REUSE_NOTE),
+        "notes": (*models.notes, *state_notes(models.config, target.dtype, config.max_budget)),
         **target.describe(),
     }
     if not isinstance(facts["attention"], str):

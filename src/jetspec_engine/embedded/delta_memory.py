@@ -79,8 +79,8 @@ def check_budget(
         return
     largest = next((nodes for nodes in range(budget - 1, 0, -1) if needed(nodes) <= room_for(nodes)), 0)
     many = f" in {num_sequences} requests at once" if num_sequences > 1 else ""
-    what = f"budget: trees of {budget} nodes{many} take {_mib(needed(budget))} of recurrent states"
-    left = _mib(max(room_for(budget), 0))
+    what = f"budget: trees of {budget} nodes{many} take {size_text(needed(budget))} of recurrent states"
+    left = size_text(max(room_for(budget), 0))
     if not largest:
         hint = "lower --max-running or --max-seq-len, or serve on a device with more memory"
         raise ConfigError(f"{what}, and {left} are left: not even one node fits", hint=hint)
@@ -122,5 +122,16 @@ class TreeStates:
         return {**numbers, target: own}
 
 
-def _mib(num_bytes: int) -> str:
-    return f"{num_bytes / (1 << 20):,.0f} MiB"
+def states_note(shape: DeltaShape, itemsize: int, budget: int) -> str:
+    """Return one line for whoever starts a server."""
+    own, tree = size_text(sequence_bytes(shape, itemsize)), size_text(tree_bytes(shape, itemsize, budget))
+    return f"recurrent states: {own} a sequence, and at most {tree} for its tree of {budget} nodes"
+
+
+def size_text(num_bytes: int) -> str:
+    """Return a number of bytes for people, in binary units."""
+    value, units = float(num_bytes), ["B", "KiB", "MiB", "GiB", "TiB"]
+    while value >= 1024 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    return f"{value:.1f} {units[0]}"

@@ -52,8 +52,8 @@ def make_plan(items: Sequence[VerifyItem], num_before: int, device: torch.device
         device: of the indices.
     """
     first_rows = np.cumsum([0, *(item.tree.num_nodes for item in items)])
-    parents = np.concatenate([np.where(item.tree.parents < 0, -1, item.tree.parents + first) for item, first in
-                              zip(items, first_rows, strict=False)])  # fmt: skip
+    own = [np.where(item.tree.parents < 0, -1, item.tree.parents + first_rows[i]) for i, item in enumerate(items)]
+    parents = np.concatenate(own)
     depths = np.concatenate([item.tree.depths for item in items])
     owners = np.repeat(np.arange(len(items)), np.diff(first_rows))
     levels = []

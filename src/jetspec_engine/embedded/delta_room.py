@@ -9,7 +9,7 @@ from collections.abc import Callable
 import torch
 
 from jetspec_engine.config import ServeConfig
-from jetspec_engine.embedded.delta_memory import check_budget, sequence_bytes
+from jetspec_engine.embedded.delta_memory import check_budget, sequence_bytes, states_note
 from jetspec_engine.embedded.memory import CPU_CACHED_BYTES, GPU_SHARE, available_bytes, slot_bytes
 from jetspec_engine.embedded.pages import PagePool
 from jetspec_engine.embedded.prefix_cache import RegionPool
@@ -72,3 +72,10 @@ def pool_for(config: ServeConfig, model: DecoderConfig, target: DecoderTarget, p
     if model.delta is None:
         return pages
     return SequencePool(pages, num_regions(config.max_running, model, target.device, target.dtype), target.forget)
+
+
+def state_notes(target: DecoderConfig, dtype: torch.dtype, max_budget: int) -> tuple[str, ...]:
+    """Return what to say of recurrent states when a server starts; nothing for targets without."""
+    if target.delta is None:
+        return ()
+    return REUSE_NOTE, states_note(target.delta, dtype.itemsize, max_budget)

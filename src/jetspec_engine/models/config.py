@@ -17,6 +17,11 @@ from jetspec_engine.models.rope import read_rope, read_rotary_share
 
 CONFIG_FILE = "config.json"
 GENERATION_FILE = "generation_config.json"
+# What a family's traits say is taken over under the same names.
+SHARED_TRAITS = (
+    "family", "has_qkv_bias", "has_o_bias", "has_qk_norm", "sliding_windows", "has_attention_gate",
+    "is_norm_zero_centred", "experts", "delta",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +112,8 @@ class DecoderConfig:
         traits = read_traits(file, num_layers)
         vocab_size = file.integer("vocab_size", 1, 10_000_000)
         rope_theta, rope_scaling = read_rope(file)
+        shared = {key: getattr(traits, key) for key in SHARED_TRAITS}
         return cls(
-            family=traits.family,
             vocab_size=vocab_size,
             num_layers=num_layers,
             intermediate_size=_read_inner_size(file, traits),
@@ -116,18 +121,11 @@ class DecoderConfig:
             rope_theta=rope_theta,
             rope_scaling=rope_scaling,
             max_position_embeddings=file.integer("max_position_embeddings", 2, 1 << 30, default=2048),
-            has_qkv_bias=traits.has_qkv_bias,
-            has_o_bias=traits.has_o_bias,
-            has_qk_norm=traits.has_qk_norm,
             is_embedding_tied=file.flag("tie_word_embeddings", default=False),
-            sliding_windows=traits.sliding_windows,
             bos_token_id=file.integer("bos_token_id", 0, vocab_size - 1, default=None),
             eos_token_ids=_read_eos(file, Path(folder), vocab_size),
             model_type=str(file.values["model_type"]),
-            has_attention_gate=traits.has_attention_gate,
-            is_norm_zero_centred=traits.is_norm_zero_centred,
-            experts=traits.experts,
-            delta=traits.delta,
+            **shared,
             **_read_heads(file, traits),
         )
 

@@ -122,6 +122,12 @@ def test_the_published_shapes_numbers() -> None:
     assert tree_bytes(PUBLISHED_SHAPE, 2, 64) < 64 * 30 * 2 * MIB / 8
 
 
+def test_the_note_of_a_server_says_both_numbers() -> None:
+    note = delta_memory.states_note(PUBLISHED_SHAPE, 2, 64)
+    assert note == "recurrent states: 61.4 MiB a sequence, and at most 346.5 MiB for its tree of 64 nodes"
+    assert [delta_memory.size_text(size) for size in (7, 2048, 5 << 40)] == ["7.0 B", "2.0 KiB", "5.0 TiB"]
+
+
 @pytest.mark.parametrize("width", [1, 5, 60])
 def test_a_forward_takes_no_more_than_the_formula_says(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Count what is alive while one layer is scanned, and what a round keeps."""
