@@ -101,8 +101,10 @@ def test_a_tree_equals_the_dense_reference(model_type: str, dtype: torch.dtype, 
         torch.testing.assert_close(ours.logits.double(), logits[75:], atol=1e-4, rtol=0)
         torch.testing.assert_close(ours.hidden.double(), hidden[75:], atol=1e-4, rtol=0)
         return
-    # In bfloat16 the error is a rounding of each state; a wrong position or mask is tens of times larger.
-    assert (ours.logits.double() - logits[75:]).pow(2).mean().sqrt() < 0.02 * logits.std()
+    # In bfloat16 the error is a rounding of each state; a wrong position or mask is tens of times larger. Rounding
+    # also sends a token to another expert now and then, and a gated norm of a small readout enlarges it.
+    most = 0.02 if config.is_dense else 0.15
+    assert (ours.logits.double() - logits[75:]).pow(2).mean().sqrt() < most * logits.std()
 
 
 def test_the_reference_notices_a_wrong_position() -> None:
