@@ -6,12 +6,20 @@ embedded engine's meaning: the prefill is a round, and ``spec_accept_histogram[i
 Knows neither trees nor workers.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from jetspec_engine.sglang_backend.args import ALGORITHM
 
 MARKS = "jetspec_marks"
+# Of all requests since the server started, as /metrics tells them; kept where answers leave.
+TOTALS: Counter[str] = Counter()
+TOTALLED = {
+    "rounds": "spec_verify_ct", "proposed_drafts": "spec_num_proposed_drafts", "graph_rounds": "spec_graph_rounds",
+    "correct_drafts": "spec_num_correct_drafts", "eager_rounds": "spec_eager_rounds", "nodes": "spec_nodes",
+    "emitted_tokens": "completion_tokens", "prompt_tokens": "prompt_tokens", "cached_tokens": "cached_tokens",
+}  # fmt: skip
 # A mark is a token's: it continues its round, is the prefill's, or begins a round of (nodes, graph).
 CONTINUED, PREFILL = -1, 0
 
@@ -51,6 +59,7 @@ def report_rounds(
     marks = meta_info.pop(MARKS, [])
     if str(manager.server_args.speculative_algorithm or "").upper() == ALGORITHM:
         meta_info |= counters(marks, int(output.completion_tokens[index]))
+        TOTALS.update({name: int(meta_info.get(key) or 0) for name, key in TOTALLED.items()}, requests_finished=1)
 
 
 def counters(marks: Sequence[int | None], num_tokens: int) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from jetspec_engine.config import PLAIN, TreeConfig
 from jetspec_engine.errors import ConfigError, JetspecError
 from jetspec_engine.sglang_backend.args import ALGORITHM
 from jetspec_engine.sglang_backend.compat import block_size_of, settings_of
+from jetspec_engine.sglang_backend.counters import TOTALS
 from jetspec_engine.sglang_backend.run_time import SCORED_TOKEN, TREE_STATE
 from jetspec_engine.sglang_backend.scores import MOST_TOP, NO_TOKEN, SCORES
 from jetspec_engine.sglang_backend.tree_switch import captured_rows, check_tree, tree_numbers
@@ -30,6 +31,8 @@ def serve_with_our_routes(original: Callable[..., Any], server_args: Any, *other
         from sglang.srt.entrypoints.http_server import app
 
         app.router.routes[:0] = router.routes
+        if not server_args.enable_metrics:
+            app.add_api_route("/metrics", metrics)
     return original(server_args, *others, **named)
 
 
@@ -77,6 +80,13 @@ async def flush_cache() -> Response:
     """Empty the prefix cache; waits a moment for the last request's end, 409 when others keep the server busy."""
     done = await _manager().flush_cache(timeout_s=FLUSH_PATIENCE_S)
     return JSONResponse({"message": done.message or "flushed"}, status_code=200 if done.success else 409)
+
+
+@router.get("/jetspec/metrics")
+async def metrics() -> Response:
+    """Answer with our counters for Prometheus; also ``/metrics``, unless SGLang's own are asked for."""
+    lines = [f"# TYPE jetspec_{name}_total counter\njetspec_{name}_total {count}" for name, count in TOTALS.items()]
+    return Response("\n".join([*lines, ""]), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @router.post("/jetspec/render")

@@ -8,6 +8,7 @@ from jetspec_engine.sglang_backend.counters import (
     CONTINUED,
     MARKS,
     PREFILL,
+    TOTALS,
     counters,
     mark_of,
     note_rounds,
@@ -71,8 +72,10 @@ def test_another_algorithm_is_left_alone():
 
 
 def test_meta_info_has_counters_in_place_of_marks():
-    meta = {MARKS: [PREFILL, GRAPH, CONTINUED]}
+    meta, before = {MARKS: [PREFILL, GRAPH, CONTINUED], "completion_tokens": 3}, TOTALS.copy()
     manager = SimpleNamespace(server_args=SimpleNamespace(speculative_algorithm="jetspec"))
     report_rounds(lambda *_: None, manager, meta, SimpleNamespace(completion_tokens=[3]), 0)
     assert MARKS not in meta
+    grown = {name: count - before[name] for name, count in TOTALS.items()}
+    assert (grown["requests_finished"], grown["rounds"], grown["emitted_tokens"]) == (1, 2, 3)
     assert meta["spec_accept_histogram"] == [0, 1, 1]
