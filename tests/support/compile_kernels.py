@@ -9,11 +9,9 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from jetspec_engine.sglang_backend import list_attention
 from jetspec_engine.sglang_backend.kernels import (
     accept_walk,
     build_trees,
-    greedy_ids,
     lay_out,
     move_rows,
     top_candidates,
@@ -66,7 +64,6 @@ def attention_cases():
             verify_attention._tail, dtype, {**shape, "ROWS": tiles.tail_rows, "SPLITS": 32}, None,
             {"num_warps": tiles.tail_warps, "num_stages": 1},
         )  # fmt: skip
-        yield list_attention._attend, dtype, {"GROUP": group, "ROWS": 16, "WIDTH": width, "BLOCK": 64}, None, {}
 
 
 def tree_cases():
@@ -79,7 +76,6 @@ def tree_cases():
     yield lay_out._lay_out, "", {"NODES": 64, "PATH": 16, "ROWS": lay_out.ROWS}, None, {}
     yield move_rows._move, "", {"PATH": 16, "CHUNK": move_rows.CHUNK}, {"path": "*i64"}, {}
     yield top_candidates._best_of_chunk, "", {"CHUNK": top_candidates.CHUNK}, {"keys": "*i64"}, {}
-    yield greedy_ids._pick, "", {"CHUNKS": 128}, {"keys": "*i64", "tops": "*fp32"}, {"num_warps": 1}
     yield top_candidates._best_of_all, "", {"CHUNKS": 128, "KEYS": 1024}, {"keys": "*i64"}, {}
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from jetspec_engine.config import LINEAR, TreeConfig
 from jetspec_engine.sglang_backend.kernels.tree_buffers import TreeBuffers
-from jetspec_engine.sglang_backend.node_lists import node_paths
+from jetspec_engine.sglang_backend.node_paths import node_paths
 from jetspec_engine.sglang_backend.table_attention import table_attention_reference
 from jetspec_engine.tree.accept_batched import AcceptedBatch, accept_greedy_batched
 from jetspec_engine.tree.batched import TreeBatch, build_best_first_batched

@@ -17,7 +17,7 @@ from hypothesis import strategies as st  # noqa: E402
 from jetspec_engine.config import TREE_RULES, TreeConfig  # noqa: E402
 from jetspec_engine.sglang_backend.kernels.build_trees import build_trees  # noqa: E402
 from jetspec_engine.sglang_backend.kernels.tree_buffers import TreeBuffers  # noqa: E402
-from jetspec_engine.sglang_backend.node_lists import node_lists  # noqa: E402
+from jetspec_engine.sglang_backend.node_paths import node_paths  # noqa: E402
 from jetspec_engine.tree.batched import build_best_first_batched  # noqa: E402
 from jetspec_engine.tree.best_first import build_best_first  # noqa: E402
 from jetspec_engine.tree.links import sibling_links  # noqa: E402
@@ -95,8 +95,7 @@ def test_every_field_equals_the_batched_builders(candidates, config):
     )  # fmt: skip
     for field in dataclasses.fields(expected):
         assert torch.equal(getattr(into.trees, field.name).cpu(), getattr(expected, field.name)), field.name
-    lists = node_lists(expected, requests.reshape(2, 1) * 24 + torch.arange(24), depth)
-    assert torch.equal(into.path.cpu().long() + 24 * requests.reshape(2, 1, 1), lists.path)
+    assert torch.equal(into.path.cpu().long(), node_paths(expected, depth))
     assert torch.equal(into.positions.cpu(), expected.depths + 31 + requests.unsqueeze(1))
 
 

@@ -11,15 +11,12 @@ if not torch.cuda.is_available():
     if tuple(map(int, numpy.__version__.split(".")[:2])) >= (2, 4):
         pytest.skip("the interpreter needs numpy below 2.4", allow_module_level=True)
 
-from jetspec_engine.sglang_backend.kernels.greedy_ids import greedy_ids  # noqa: E402
 from jetspec_engine.sglang_backend.kernels.top_candidates import (  # noqa: E402
     CHUNK,
     ChunkResults,
     best_of_all,
     best_of_chunks,
 )
-from jetspec_engine.tree.accept import NON_FINITE  # noqa: E402
-from jetspec_engine.tree.accept import greedy_ids as greedy_ids_on_the_host  # noqa: E402
 from jetspec_engine.tree.candidates import top_candidates  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -74,21 +71,3 @@ def test_a_strided_batch_is_read_where_it_lies():
     logits = torch.randn(4, 300, generator=torch.Generator().manual_seed(2))
     tokens, _ = kernels(logits.to(DEVICE)[::2], 4)
     assert torch.equal(tokens, top_candidates(logits[::2], 4).tokens)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_case_15_the_targets_choice_equals_the_cpus(dtype):
-    made = torch.Generator().manual_seed(3)
-    logits = (torch.randn(9, CHUNK + 300, generator=made) * 3).to(dtype)
-    logits[0, [7, CHUNK + 5]] = 30.0
-    logits[1, 5], logits[2, CHUNK + 5], logits[3, 5] = math.nan, math.inf, -math.inf
-    logits[4] = -math.inf
-    logits[5] = -math.inf
-    logits[5, CHUNK + 9] = -3e38
-    logits[6] = 0.0
-    logits[6, :9] = -0.0
-    given = logits.to(DEVICE)
-    chunks = ChunkResults.allocate(rows=9, vocab_size=logits.shape[1], width=1, device=DEVICE)
-    found = greedy_ids(given, chunks=chunks, into=torch.full((9,), -9, device=DEVICE))
-    assert found.tolist() == greedy_ids_on_the_host(logits).tolist()
-    assert found[1] == found[2] == found[4] == NON_FINITE

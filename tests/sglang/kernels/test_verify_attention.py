@@ -28,6 +28,7 @@ from jetspec_engine.sglang_backend.kernels.verify_scratch import (  # noqa: E402
     bounds_within,
     split_bounds,
 )
+from jetspec_engine.sglang_backend.table_attention import table_attention_reference  # noqa: E402
 
 IS_CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if IS_CUDA else "cpu"
@@ -115,17 +116,16 @@ def verify(text, rounds, window=NO_WINDOW, tiles=SMALL):
 
 def reference(text, length, tokens, parents, window=NO_WINDOW):
     """One tree, node by node, in float32."""
-    rows, paths = [], []
-    group = text.shape[0] // text.shape[1]
+    paths = []
     for node, parent in enumerate(parents):
-        paths.append((paths[parent] if parent >= 0 else []) + [tokens[node]])
-        listed = torch.cat([text.slots[:length], text.slots[torch.tensor(paths[-1])]])
-        listed = listed[max(0, len(listed) - 1 - window) :] if window >= 0 else listed
-        key = text.keys[listed].float().repeat_interleave(group, dim=1)
-        value = text.values[listed].float().repeat_interleave(group, dim=1)
-        scores = torch.einsum("hf,shf->hs", text.query[tokens[node]].float(), key) * text.scale
-        rows.append(torch.einsum("hs,shf->hf", scores.softmax(-1), value))
-    return torch.stack(rows)
+        paths.append((paths[parent] if parent >= 0 else []) + [node])
+    table = torch.cat([text.slots[:length], text.slots[torch.tensor(tokens)]])
+    depths = torch.tensor([[len(path) - 1 for path in paths]])
+    padded = torch.tensor([[path + [path[-1]] * (PATH - len(path)) for path in paths]])
+    return table_attention_reference(
+        text.query[torch.tensor(tokens)].unsqueeze(0), text.keys, text.values, table=table.unsqueeze(0),
+        prefix_lens=torch.tensor([length]), path=padded.to(DEVICE), depths=depths, scale=text.scale, window=window,
+    )[0]  # fmt: skip
 
 
 def random_round(rng, length):

@@ -1,6 +1,6 @@
 """What follows from the parents of a tree: paths, mask, child and sibling links, positions; one launch a batch.
 
-Equals ``tree/mask.py``, ``tree/links.py`` and ``node_lists.py``. Knows no tokens.
+Equals ``tree/mask.py``, ``tree/links.py`` and ``node_paths.py``. Knows no tokens.
 """
 
 import triton

@@ -9,7 +9,7 @@ tree, chain and any split of a text into rounds give the same bits, provided tha
 depends neither on its place in the tile nor on the other rows: to be shown on each kind of GPU (``tests/sglang``).
 
 Lengths and slots are read on the device, the grid depends on shapes only: safe inside a CUDA graph. Knows slots and
-trees, no engine. Its slow twin is ``node_lists.attention_reference``.
+trees, no engine. Its slow twin is ``table_attention_reference``.
 """
 
 from dataclasses import dataclass
