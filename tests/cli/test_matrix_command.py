@@ -66,6 +66,26 @@ def test_R04_a_failed_cell_is_a_hole_in_every_speed_matrix(jetspec, results):
     assert len([title for title in matrices if title.startswith("accept length by beta x g0")]) == 4
 
 
+def test_case_34_accept_length_and_speedup_by_class_in_every_text_format(jetspec, results):
+    content = jetspec("matrix", results, "--format", "json").document
+    matrices = {matrix["title"]: matrix for matrix in content["groups"][0]["matrices"]}
+    lengths = matrices["accept length by class of text"]
+    assert lengths["columns"] == ["code", "prose", "class mean", "pooled"]
+    by_cell = dict(zip(lengths["rows"], lengths["values"], strict=True))
+    assert set(by_cell) == {cell["label"] for cell in content["groups"][0]["cells"]} - {"plain"}
+    for code, prose, mean, pooled in by_cell.values():
+        assert mean == pytest.approx((code + prose) / 2)
+        assert min(code, prose) <= pooled <= max(code, prose)
+    speeds = matrices["speedup over linear by class of text"]
+    assert "W8 B32" not in speeds["rows"], "its gate failed"
+    assert "linear" not in speeds["rows"]
+    [row] = [row for row in csv.DictReader(io.StringIO(jetspec("matrix", results, "--format", "csv").out))
+             if row["label"] == "W4 B16"]  # fmt: skip
+    assert float(row["accept_length_code"]) == by_cell["W4 B16"][0]
+    for kind in ("table", "md", "html"):
+        assert "accept length by class of text" in jetspec("matrix", results, "--format", kind).out
+
+
 def test_markdown_and_csv(jetspec, results, tmp_path):
     markdown = jetspec("matrix", results, "--format", "md").out
     for block in markdown.split("\n\n"):

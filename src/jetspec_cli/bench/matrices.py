@@ -94,7 +94,7 @@ def _group(setting: dict[str, str], cells: Sequence[Cell]) -> dict[str, Any]:
         "statement": statement(cells),
         "break_even": [break_even(cell) for cell in tree_cells(cells)],
         "best": best_cells(cells),
-        "matrices": [*_width_by_budget(cells), *_beta_by_gap(cells)],
+        "matrices": [*_width_by_budget(cells), *_beta_by_gap(cells), *_by_class(cells)],
         "cells": [{**cell, "verdict": verdict_of(cell)} for cell in cells],
     }
 
@@ -124,6 +124,45 @@ def _beta_by_gap(cells: Iterable[Cell]) -> list[dict[str, Any]]:
         if len(group) > 1
         for matrix in _matrices(f"beta x g0, {name}", GAP_AXES, group)
     ]
+
+
+def _by_class(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Return accept length and speedup of every drafting cell by class of text; none without at least two classes."""
+    drafting = [cell for cell in cells if cell["role"] != "plain" and cell["accept_length_by_class"]]
+    classes = sorted({name for cell in drafting for name in cell["accept_length_by_class"]})
+    if len(classes) < 2:
+        return []
+    shape = {"row_name": "cell", "column_name": "class", "rows": [cell["label"] for cell in drafting]}
+    lengths = [[cell["accept_length_by_class"].get(name) for name in classes] for cell in drafting]
+    known = [[value for value in line if value is not None] for line in lengths]
+    means = [sum(line) / len(line) if line else None for line in known]
+    found = [
+        {
+            "title": "accept length by class of text",
+            "metric": "accept_length_by_class",
+            **shape,
+            "columns": [*classes, "class mean", "pooled"],
+            "values": [
+                [*line, mean, cell["accept_length"]] for line, mean, cell in zip(lengths, means, drafting, strict=True)
+            ],
+            "is_predicted": [[False] * (len(classes) + 2)] * len(drafting),
+        }
+    ]
+    trees = tree_cells(drafting)
+    if trees:
+        by_class = [cell["against"]["linear"]["speedup_by_class"] for cell in trees]
+        found.append(
+            {
+                "title": "speedup over linear by class of text",
+                "metric": "speedup_by_class",
+                **shape,
+                "rows": [cell["label"] for cell in trees],
+                "columns": classes,
+                "values": [[speedups.get(name) for name in classes] for speedups in by_class],
+                "is_predicted": [[is_predicted(cell)] * len(classes) for cell in trees],
+            }
+        )
+    return found
 
 
 def _matrices(title: str, axes: tuple[Axis, Axis], cells: Sequence[Cell]) -> list[dict[str, Any]]:

@@ -63,7 +63,9 @@ def csv_text(cells: Iterable[Cell]) -> str:
     """Return cells as CSV, numbers unrounded, in seconds."""
     rows = [flat(cell) for cell in cells]
     file = io.StringIO()
-    writer = csv.DictWriter(file, list(rows[0]) if rows else ["label"], lineterminator="\n")
+    # Runs need not have the same classes of text.
+    names = dict.fromkeys(name for one in rows for name in one) or ["label"]
+    writer = csv.DictWriter(file, list(names), restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return file.getvalue()
@@ -87,7 +89,8 @@ def flat(cell: Cell) -> dict[str, Any]:
     for name, against in (("linear", linear), ("plain", plain)):
         speedup = against.get("speedup") or {}
         found |= {f"speedup_{name}_{point}": speedup.get(point) for point in ("value", "low", "high")}
-    return found | {key: linear.get(key) for key in ("accept_ratio", "step_cost_ratio", "verdict")}
+    found |= {key: linear.get(key) for key in ("accept_ratio", "step_cost_ratio", "verdict")}
+    return found | {f"accept_length_{name}": value for name, value in cell["accept_length_by_class"].items()}
 
 
 def number(value: Any, digits: int = 2) -> str:

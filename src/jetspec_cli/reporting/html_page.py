@@ -13,7 +13,7 @@ from jetspec_cli.reporting.html_style import SCRIPT, STYLE
 from jetspec_cli.reporting.matrix_text import environment_lines, grid, setting_line
 
 # Cells are shaded by how far a value lies from the one that decides, or within their own range.
-MIDDLE = {"speedup": 1.0, "speedup_plain": 1.0, "accept_ratio": 1.0, "step_cost_ratio": 1.0}
+MIDDLE = {"speedup": 1.0, "speedup_by_class": 1.0, "speedup_plain": 1.0, "accept_ratio": 1.0, "step_cost_ratio": 1.0}
 SORT_KEYS = {
     "accept_length": "accept_length",
     "accept_rate": "accept_rate",
