@@ -127,6 +127,19 @@ def test_no_replay_measures_every_cell_and_replay_is_asked_for_by_its_flag(setti
     assert {cell["label"]: cell["accept_histogram"] for cell in plain["cells"] if cell["role"] == "tree"} == replayed
 
 
+def test_case_29_a_prompt_that_cannot_be_answered_is_counted_and_the_rest_is_replayed(setting, tmp_path):
+    prompts = tmp_path / "p.jsonl"
+    rows = [{"id": "good", "input_ids": [5, 6, 7]}, {"id": "long", "input_ids": [5] * 200}]
+    prompts.write_text("".join(json.dumps({**row, "max_new_tokens": 12}) + "\n" for row in rows))
+    words = ("--prompts", str(prompts), "--tree-width", "2,4", "--budget", "4", "--replay", "--format", "json")
+    done = sweep(setting, *words, "--out", str(tmp_path / "r"))
+    assert done.returncode == 6
+    document = json.loads(done.stdout)
+    assert document["replay"]["num_recorded_prompts"] == 1
+    assert any(note.startswith("long is not in the predictions: ") for note in document["notes"])
+    assert {failure["prompt_id"] for failure in document["failures"]} == {"long"}
+
+
 def wait_for_lines(path: Path, count: int) -> None:
     deadline = time.monotonic() + 120
     while not path.exists() or path.read_bytes().count(b"\n") < count:

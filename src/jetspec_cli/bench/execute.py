@@ -64,7 +64,8 @@ def execute(asked: Asked, watcher: Watcher) -> dict[str, Any]:
         EngineError: the server could not be started or reached.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
-    fingerprint = asked.spec.fingerprint(asked.prompts, asked.link.url)
+    urls = " ".join(filter(None, (asked.link.url, asked.link.compare_url))) or None
+    fingerprint = asked.spec.fingerprint(asked.prompts, urls)
     with RowLog(asked.rows, fingerprint) as log:
         document = BenchDocument(asked.spec, asked.prompts, log, asked.command, started_at)
         num_before = log.num_found
@@ -73,7 +74,7 @@ def execute(asked: Asked, watcher: Watcher) -> dict[str, Any]:
                 watcher.on_start(f"reaching {asked.link.url}" if asked.link.url else "starting a server")
                 with open_bench(asked.spec, asked.link, watcher.on_start) as bench:
                     document.spec = name_running_tree(asked.spec, bench)
-                    document.servers.append(bench.record)
+                    document.servers.extend(bench.records)
                     if is_replayed(document.spec, bench.client):
                         made = predict(
                             document.spec,
@@ -84,6 +85,7 @@ def execute(asked: Asked, watcher: Watcher) -> dict[str, Any]:
                             report=watcher.on_block,
                         )
                         document.prediction, document.spec = made, made.live_spec
+                        document.notes += made.notes
                     run_blocks(asked, bench, document, log, watcher)
         except KeyboardInterrupt:
             return document.build(INTERRUPTED)

@@ -17,6 +17,7 @@ from jetspec_engine.config import LINEAR, PLAIN, TreeConfig, check_integer, chec
 from jetspec_engine.errors import ConfigError
 
 AS_STARTED = "as started"
+OTHER = "other server"
 BASELINES: Mapping[str, TreeConfig] = {"linear": LINEAR, "plain": PLAIN}
 DEFAULT_MAX_NEW_TOKENS = 128
 
@@ -32,6 +33,11 @@ class Arm:
     def is_baseline(self) -> bool:
         """Whether this is the linear path or plain decoding."""
         return self.label in BASELINES
+
+    @property
+    def is_other(self) -> bool:
+        """Whether this is another server, as it was started, to compare speeds with."""
+        return self.label == OTHER
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,8 +182,8 @@ def arm_of(tree: TreeConfig | None) -> Arm:
     return Arm(label=tree_label(tree), tree=tree)
 
 
-def pair(tree: TreeConfig | None, baselines: Sequence[str]) -> Pairing:
-    """Return the pairing of a tree with baselines.
+def pair(tree: TreeConfig | None, baselines: Sequence[str], *, has_other: bool = False) -> Pairing:
+    """Return the pairing of a tree with baselines, and with another server where there is one.
 
     Raises:
         ConfigError: a baseline nobody knows.
@@ -186,5 +192,6 @@ def pair(tree: TreeConfig | None, baselines: Sequence[str]) -> Pairing:
         if name not in BASELINES:
             raise ConfigError(f"compare: {name!r}, expected {' or '.join(BASELINES)}")
     candidate = arm_of(tree)
-    arms = dict.fromkeys((candidate, *(Arm(label=name, tree=BASELINES[name]) for name in baselines)))
+    others = [Arm(label=OTHER, tree=None)] if has_other else []
+    arms = dict.fromkeys((candidate, *(Arm(label=name, tree=BASELINES[name]) for name in baselines), *others))
     return Pairing(label=candidate.label, arms=tuple(arms))

@@ -75,7 +75,7 @@ def profile(spec: ProfileSpec, link: Link, command: Sequence[str], on_progress: 
         "command": list(command),
         "started_at": started_at,
         "environment": environment.stamp(),
-        "servers": [bench.record],
+        "servers": bench.records,
         "tree": tree.to_mapping(),
         "num_prompt_tokens": len(ids),
         **found,

@@ -38,7 +38,6 @@ class Runner:
         self.notes: list[str] = []
         self._spec = spec
         self._bench = bench
-        self._client = bench.client
         self._warm_up = warm_up_prompt(prompts)
         self._gatekeeper = Gatekeeper(spec, bench)
         self._started = time.perf_counter()
@@ -50,7 +49,7 @@ class Runner:
             self._prepare(arm)
             # The first request pays for what is made once; the second is like those that follow.
             for _ in range(2):
-                done = measure(self._client, self._warm_up, 32)
+                done = measure(self._bench.client_of(arm), self._warm_up, 32)
             seconds[arm.label] = done.e2e_s / max(1, done.generation.num_emitted_tokens or 1)
             if done.generation.num_emitted_tokens is None:
                 self._note("the server counts no tokens, so there are no speeds by token")
@@ -83,7 +82,7 @@ class Runner:
             answers |= {(arm.label, prompt.prompt_id): error.what for prompt in block.prompts}
             return False
         if self._spec.load.is_one_by_one:
-            answers[arm.label, block.prompts[0].prompt_id] = self._measure(block.prompts[0])
+            answers[arm.label, block.prompts[0].prompt_id] = self._measure(arm, block.prompts[0])
         else:
             self._decode_together(arm, block, answers)
         if any(isinstance(answers[arm.label, prompt.prompt_id], str) for prompt in block.prompts):
@@ -100,7 +99,7 @@ class Runner:
 
             def send(prompt: Prompt) -> Measured | str:
                 try:
-                    return self._measure(prompt)
+                    return self._measure(arm, prompt)
                 finally:
                     in_flight.release()
 
@@ -112,16 +111,17 @@ class Runner:
                     time.sleep(arrivals.expovariate(load.request_rate))
             answers |= {(arm.label, prompt.prompt_id): future.result() for prompt, future in futures}
 
-    def _measure(self, prompt: Prompt) -> Measured | str:
+    def _measure(self, arm: Arm, prompt: Prompt) -> Measured | str:
         try:
-            return measure(self._client, prompt, self._spec.load.cap(prompt))
+            return measure(self._bench.client_of(arm), prompt, self._spec.load.cap(prompt))
         except JetspecError as error:
             return error.what
 
     def _prepare(self, arm: Arm) -> bool:
+        client = self._bench.client_of(arm)
         if arm.tree is not None:
-            self._client.set_tree(arm.tree)
-        is_flushed = self._client.flush_cache()
+            client.set_tree(arm.tree)
+        is_flushed = client.flush_cache()
         if not is_flushed:
             self._note("no cache flush, so the cache state is unknown")
         return is_flushed

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jetspec_cli import environment, options
-from jetspec_cli.bench.plan import BenchSpec, Pairing, pair
+from jetspec_cli.bench.plan import Arm, BenchSpec, Pairing, pair
 from jetspec_cli.gating.sides import Sides, server_record
 from jetspec_cli.serving.client import ServerClient
 from jetspec_cli.serving.launcher import ServerProcess
@@ -26,6 +26,8 @@ class Link:
         url: None starts one.
         api_key: for it.
         timeout_s: longest wait for a part of an answer.
+        model: name of the model at an OpenAI-compatible server; None takes the first one it lists.
+        compare_url: another server, to compare with; None for none.
 
     Raises:
         ConfigError: the URL is not http(s), the wait is no finite time, or the key cannot be sent.
@@ -34,12 +36,15 @@ class Link:
     url: str | None = None
     api_key: str | None = None
     timeout_s: float = 600.0
+    model: str | None = None
+    compare_url: str | None = None
 
     def __post_init__(self) -> None:
         check_range("timeout_s", self.timeout_s, 0.001, MAX_TIMEOUT_S)
         check_api_key(self.api_key)
-        if self.url is not None:
-            host_of(self.url)
+        for url in (self.url, self.compare_url):
+            if url is not None:
+                host_of(url)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,15 +54,22 @@ class Bench:
     Attributes:
         client: speaks to it.
         process: the child that serves, or None for a given URL.
+        other: speaks to the server to compare with, or None.
     """
 
     client: ServerClient
     process: ServerProcess | None
+    other: ServerClient | None = None
 
     @property
-    def record(self) -> dict[str, Any]:
-        """What the document says of the server."""
-        return server_record("measured", self.client, is_started=self.process is not None)
+    def records(self) -> list[dict[str, Any]]:
+        """What the document says of the servers, the measured one last."""
+        others = [] if self.other is None else [server_record("compared", self.other, is_started=False)]
+        return [*others, server_record("measured", self.client, is_started=self.process is not None)]
+
+    def client_of(self, arm: Arm) -> ServerClient:
+        """Return what speaks to an arm's server."""
+        return self.other if arm.is_other and self.other is not None else self.client
 
     def sides(self) -> Sides:
         """Return the server as both sides of a gate's comparison."""
@@ -65,8 +77,9 @@ class Bench:
         return Sides(candidate=self.client, oracle=self.client, process=self.process, trees=(), dtype=dtype)
 
     def why_gone(self) -> str:
-        """Return why the server does not answer any more, or an empty string while it does."""
-        return self.sides().why_gone(self.client)
+        """Return why a server does not answer any more, or an empty string while all do."""
+        clients = [self.client, *([] if self.other is None else [self.other])]
+        return next((why for why in map(self.sides().why_gone, clients) if why), "")
 
 
 @contextmanager
@@ -86,12 +99,18 @@ def open_bench(spec: BenchSpec, link: Link, on_progress: Callable[[str], None]) 
             words = options.server_arguments(config)
             process = stack.enter_context(ServerProcess(words, api_key=link.api_key, on_progress=on_progress))
         url = link.url or (process.url if process is not None else "")
-        client = ServerClient.connect(url, api_key=link.api_key, timeout_s=link.timeout_s)
+        client = ServerClient.connect(url, api_key=link.api_key, timeout_s=link.timeout_s, model=link.model or "")
         stack.enter_context(client)
         check(spec, client, is_given=process is None)
         if process is None and client.can_switch_tree:
             stack.callback(_restore, client, client.tree())
-        yield Bench(client=client, process=process)
+        other = None
+        if link.compare_url is not None:
+            other = ServerClient.connect(
+                link.compare_url, api_key=link.api_key, timeout_s=link.timeout_s, model=link.model or ""
+            )
+            stack.enter_context(other)
+        yield Bench(client=client, process=process, other=other)
 
 
 def check(spec: BenchSpec, client: ServerClient, *, is_given: bool) -> None:
@@ -120,9 +139,10 @@ def name_running_tree(spec: BenchSpec, bench: Bench) -> BenchSpec:
     running = bench.client.tree()
 
     def named(pairing: Pairing) -> Pairing:
-        if all(arm.tree is not None for arm in pairing.arms):
+        if all(arm.tree is not None or arm.is_other for arm in pairing.arms):
             return pairing
-        return pair(running, [arm.label for arm in pairing.arms if arm.is_baseline])
+        has_other = any(arm.is_other for arm in pairing.arms)
+        return pair(running, [arm.label for arm in pairing.arms if arm.is_baseline], has_other=has_other)
 
     return replace(spec, pairings=tuple(named(pairing) for pairing in spec.pairings))
 

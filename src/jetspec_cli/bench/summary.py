@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from jetspec_cli.bench.plan import Arm, BenchSpec
+from jetspec_cli.bench.plan import OTHER, Arm, BenchSpec
 from jetspec_cli.bench.rows import Row, RowLog
 from jetspec_cli.bench.speed import of_rows, paired
 from jetspec_cli.gating import verdict as verdicts
@@ -52,7 +52,7 @@ def _cell(spec: BenchSpec, arm: Arm, own: Sequence[Row], rows: Sequence[Row]) ->
     speed = of_rows(good) if gate["outcome"] not in WITHHELD else dict.fromkeys(SPEED_KEYS)
     cell = {
         "label": arm.label,
-        "role": arm.label if arm.is_baseline else "tree",
+        "role": arm.label if arm.is_baseline else "other" if arm.is_other else "tree",
         "tree": None if arm.tree is None else arm.tree.to_mapping(),
         "num_requests": len(own),
         "num_failed": len(own) - len(good),
@@ -62,7 +62,7 @@ def _cell(spec: BenchSpec, arm: Arm, own: Sequence[Row], rows: Sequence[Row]) ->
         "against": {},
         "by_prompt": _by_prompt(good),
     }
-    for baseline in ("linear", "plain"):
+    for baseline in ("linear", "plain", OTHER):
         pairings = {p.label for p in spec.pairings if baseline in {a.label for a in p.arms} and arm in p.arms}
         if arm.label == baseline or not pairings or gate["outcome"] in WITHHELD:
             continue

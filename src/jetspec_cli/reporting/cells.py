@@ -23,6 +23,7 @@ HEADINGS = {
     "tok_s": "tok/s (passes)",
     "over_linear": "over linear [95 %]",
     "over_plain": "over plain",
+    "over_other": "over other server [95 %]",
     "step_cost_ratio": "step cost ratio",
     "verdict": "verdict",
 }
@@ -32,6 +33,7 @@ def row(cell: Cell) -> dict[str, str]:
     """Return one cell's row for people."""
     linear = cell["against"].get("linear") or {}
     plain = cell["against"].get("plain") or {}
+    other = cell["against"].get("other server") or {}
     failed = f", {cell['num_failed']} failed" if cell["num_failed"] else ""
     is_guess = cell["gate"]["outcome"] == "predicted"
     return {
@@ -47,6 +49,7 @@ def row(cell: Cell) -> dict[str, str]:
         "tok_s": mark(_spread(cell["tok_s"]), is_guess),
         "over_linear": mark(interval(linear.get("speedup")), is_guess),
         "over_plain": mark(interval(plain.get("speedup")), is_guess),
+        "over_other": interval(other.get("speedup")),
         "step_cost_ratio": mark(number(linear.get("step_cost_ratio"), 3), is_guess),
         "verdict": (cell["role"] == "tree" and linear.get("verdict")) or DASH,
     }
@@ -86,7 +89,8 @@ def flat(cell: Cell) -> dict[str, Any]:
     for name in ("ttft_s", "tpot_s", "e2e_s"):
         found |= {f"{name}_{point}": (cell[name] or {}).get(point) for point in ("p50", "p90", "p99")}
     found |= {f"tok_s_{point}": (cell["tok_s"] or {}).get(point) for point in ("value", "min", "max")}
-    for name, against in (("linear", linear), ("plain", plain)):
+    other = cell["against"].get("other server") or {}
+    for name, against in (("linear", linear), ("plain", plain), ("other", other)):
         speedup = against.get("speedup") or {}
         found |= {f"speedup_{name}_{point}": speedup.get(point) for point in ("value", "low", "high")}
     found |= {key: linear.get(key) for key in ("accept_ratio", "step_cost_ratio", "verdict")}

@@ -24,6 +24,7 @@ SORT_KEYS = {
     "tok_s": "tok_s_value",
     "over_linear": "speedup_linear_value",
     "over_plain": "speedup_plain_value",
+    "over_other": "speedup_other_value",
     "step_cost_ratio": "step_cost_ratio",
 }
 

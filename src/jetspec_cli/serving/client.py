@@ -57,8 +57,8 @@ class ServerClient:
         self._rendered: dict[str, tuple[int, ...] | None] = {}
 
     @classmethod
-    def connect(cls, url: str, *, api_key: str | None = None, timeout_s: float = 600.0) -> Self:
-        """Reach a server and find out its kind.
+    def connect(cls, url: str, *, api_key: str | None = None, timeout_s: float = 600.0, model: str = "") -> Self:
+        """Reach a server and find out its kind; ``model`` is asked for where the server's own list does not tell.
 
         Raises:
             ConfigError: the URL is not http(s).
@@ -66,7 +66,7 @@ class ServerClient:
         """
         client = cls(Transport(url, api_key=api_key, timeout_s=timeout_s))
         try:
-            client._find_kind()
+            client._find_kind(model)
         except BaseException:
             client.close()
             raise
@@ -82,7 +82,7 @@ class ServerClient:
         """Close the connections."""
         self.transport.close()
 
-    def _find_kind(self) -> None:
+    def _find_kind(self, model: str) -> None:
         response = self.transport.send("GET", "/get_server_info")
         if response.status_code == 200:
             body = object_of(response, "/get_server_info")
@@ -97,9 +97,10 @@ class ServerClient:
             object_of(response, "/get_server_info")
         else:
             models = self.transport.ask("GET", "/v1/models").get("data")
-            if not isinstance(models, list) or not models:
+            if not isinstance(models, list):
                 raise EngineError(f"{self.url}: neither /get_server_info nor /v1/models says what runs there")
-            self._model = str(models[0].get("id", ""))
+            # Some servers list nothing, or only what they downloaded themselves, and still serve.
+            self._model = model or (str(models[0].get("id", "")) if models else "")
             self.info = {"engine": "openai", "target": self._model}
 
     @property

@@ -19,6 +19,7 @@ from jetspec_engine.draft.context_cache import ContextCache
 from jetspec_engine.draft.head import DraftHead
 from jetspec_engine.draft.prepared_head import PreparedHead
 from jetspec_engine.draft.rope import rope_tables
+from jetspec_engine.draft.row_counts import pad_rows
 from jetspec_engine.errors import EngineError
 from jetspec_engine.protocol import Candidates, SlotRegion
 from jetspec_engine.records import GenerateRequest
@@ -132,10 +133,13 @@ class HeadDrafter:
         if end > self.config.max_position_embeddings:
             limit = self.config.max_position_embeddings
             raise EngineError(f"draft head: position {end - 1}, expected below {limit}, its context")
-        rows = slice(session.length, end)
-        tapped = hidden.to(device=self._device, dtype=self._dtype)
+        # A round's rows are as many every time: a matrix library's last bits follow the number of rows, and what is
+        # drafted must not depend on the rounds in which a text was committed, or no recording could be replayed.
+        padded = max(count, self.config.block_size)
+        rows = slice(session.length, session.length + padded)
+        tapped = pad_rows(hidden.to(device=self._device, dtype=self._dtype), padded)
         keys, values = self._head.context_keys_values(tapped, self._cos[rows], self._sin[rows])
-        self._cache.append(session.region, session.length, keys, values)
+        self._cache.append(session.region, session.length, keys[:, :count], values[:, :count])
         session.length = end
 
     @torch.inference_mode()

@@ -26,13 +26,17 @@ class Prediction:
         spec: the whole grid.
         replayed: every arm's rounds.
         cost: the cost model.
+        notes: what a reader must know of the recordings.
 
     Attributes:
         live_spec: the plan of what is measured: the baselines, and the cells on the front.
     """
 
-    def __init__(self, spec: BenchSpec, replayed: Mapping[Arm, Sequence[Replayed]], cost: StepCost) -> None:
+    def __init__(
+        self, spec: BenchSpec, replayed: Mapping[Arm, Sequence[Replayed]], cost: StepCost, notes: Sequence[str]
+    ) -> None:
         self.spec = spec
+        self.notes = list(notes)
         self._replayed = replayed
         self._linear = next(each for arm, each in replayed.items() if arm.label == "linear")
         self._cost = cost

@@ -27,26 +27,30 @@ Report = Callable[[int, int, str], None]
 
 def record(
     spec: BenchSpec, prompts: Sequence[Prompt], client: ServerClient, log: RowLog, report: Report
-) -> dict[str, Recording]:
-    """Return the recording of every prompt, asking for those that are not there yet.
+) -> tuple[dict[str, Recording], list[str]]:
+    """Return the recordings by prompt, asking for those that are not there yet, and why some could not be made.
+
+    Such a prompt fails in the measured cells too, where it is counted (case 29).
 
     Raises:
-        EngineError: a prompt cannot be recorded.
+        EngineError: the server is gone, or nothing can be recorded.
     """
     width = max(tree.width for tree in spec.trees)
-    found = {}
+    found, notes = {}, []
     for number, prompt in enumerate(prompts, start=1):
         row = log.get(RECORDING, 0, prompt.prompt_id, RECORDING)
-        if row is None:
-            ids = client.render(prompt)
-            if ids is None:
-                raise EngineError(f"{prompt.prompt_id}: the server does not tell its token ids, so it is not recorded")
-            made = client.record(ids, spec.load.cap(prompt), width)
-            row = {**_key(RECORDING, 0, prompt.prompt_id, RECORDING), "recording": made.to_mapping()}
-            log.append([row])
-        found[prompt.prompt_id] = Recording.from_mapping(row["recording"])
+        try:
+            if row is None:
+                made = _record(client, prompt, spec.load.cap(prompt), width)
+                row = {**_key(RECORDING, 0, prompt.prompt_id, RECORDING), "recording": made.to_mapping()}
+                log.append([row])
+            found[prompt.prompt_id] = Recording.from_mapping(row["recording"])
+        except EngineError as error:
+            if not client.is_alive() or (number == len(prompts) and not found):
+                raise
+            notes.append(f"{prompt.prompt_id} is not in the predictions: {error.what}")
         report(number, len(prompts), f"{RECORDING}: {prompt.prompt_id}")
-    return found
+    return found, notes
 
 
 def step_points(
@@ -81,6 +85,15 @@ def step_points(
             log.append([{**_key(STEP_COST, step, str(context), arm.label), **timed}])
         report(number, len(plan), f"{STEP_COST}: {arm.label}")
     return [_point(log, arm, context) for arm in arms for context in contexts]
+
+
+def _record(client: ServerClient, prompt: Prompt, cap: int, width: int) -> Recording:
+    ids = client.render(prompt)
+    if ids is None:
+        raise EngineError(f"{prompt.prompt_id}: the server does not tell its token ids")
+    # As before a measured prompt: a cached prefix would cut the prefill elsewhere.
+    client.flush_cache()
+    return client.record(ids, cap, width)
 
 
 def _time(client: ServerClient, text: Prompt) -> Mapping[str, Any]:

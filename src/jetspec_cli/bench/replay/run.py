@@ -55,7 +55,7 @@ def predict(
         UnavailableError: numpy is missing.
     """
     with RowLog(path, fingerprint) as log:
-        recordings = record(spec, prompts, client, log, report)
+        recordings, notes = record(spec, prompts, client, log, report)
         replayed = replay_all(spec, prompts, recordings)
         trees = {arm: each for arm, each in replayed.items() if not arm.is_baseline}
         points = step_points(
@@ -67,4 +67,4 @@ def predict(
             width=max(tree.width for tree in spec.trees),
             longest=max(one.num_prompt_tokens + len(one.token_ids) for one in recordings.values()),
         )
-    return Prediction(spec, replayed, StepCost(points))
+    return Prediction(spec, replayed, StepCost(points), notes)

@@ -62,7 +62,7 @@ class Replayed:
 def replay_all(
     spec: BenchSpec, prompts: Sequence[Prompt], recordings: Mapping[str, Recording]
 ) -> dict[Arm, list[Replayed]]:
-    """Return every arm's rounds on every prompt. Raises UnavailableError without numpy."""
+    """Return every arm's rounds on every recorded prompt. Raises UnavailableError without numpy."""
     replay = registry.replay()
     return {
         arm: [
@@ -73,6 +73,7 @@ def replay_all(
                 rounds=tuple(replay(recordings[prompt.prompt_id], arm.tree)),
             )
             for prompt in prompts
+            if prompt.prompt_id in recordings
         ]
         for arm in spec.arms
         if arm.tree is not None
