@@ -75,7 +75,9 @@ def step_points(
     """
     arms = {arm_of(tree): tree for tree in (LINEAR, *(TreeConfig(width=width, budget=n) for n in row_counts))}
     room = max(1, int(client.info.get("max_seq_len") or longest) - STEP_TOKENS - 1)
-    contexts = sorted({min(SHORT_CONTEXT, room), min(max(longest - STEP_TOKENS, 2 * SHORT_CONTEXT), room)})
+    short, long = min(SHORT_CONTEXT, room), min(max(longest - STEP_TOKENS, 2 * SHORT_CONTEXT), room)
+    # Contexts that hardly differ would make a slope of their noise.
+    contexts = (short, long) if long >= 2 * short else (long,)
     texts = {context: _text(prompts, client, context) for context in contexts}
     plan = [(step, arm, context) for step in range(NUM_PASSES) for arm in arms for context in contexts]
     for number, (step, arm, context) in enumerate(plan, start=1):

@@ -48,8 +48,8 @@ class Line:
         y = sum(point.seconds for point in known) / len(known)
         spread = sum((point.context - x) ** 2 for point in known)
         slope = sum((p.context - x) * (p.seconds - y) for p in known) / spread if spread else 0.0
-        # A round never gets cheaper with more context; what looks so is noise.
-        slope = max(slope, 0.0)
+        # A round never gets cheaper with more context, and it costs something without any; all else is noise.
+        slope = min(max(slope, 0.0), y / x)
         return cls(base=y - slope * x, slope=slope)
 
     def at(self, context: float) -> float:

@@ -34,6 +34,12 @@ def test_noise_that_makes_a_long_context_cheaper_becomes_a_flat_line_at_the_mean
     assert cost.linear_s(5000) == 1.0
 
 
+def test_noise_that_makes_a_long_context_dear_gives_no_negative_time_in_a_short_one():
+    cost = StepCost([*LINEAR_POINTS, tree_point(8, 64, 0.1), tree_point(8, 79, 5.0)])
+    assert cost.tree_s(8, 1) > 0
+    assert cost.tree_s(8, 0) >= 0
+
+
 @pytest.mark.parametrize("points", [[], LINEAR_POINTS, [tree_point(8, 1, 1.0)]])
 def test_a_model_without_linear_or_tree_rounds_is_refused(points):
     with pytest.raises(EngineError, match="cost model"):
