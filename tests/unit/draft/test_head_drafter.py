@@ -218,3 +218,24 @@ def test_an_empty_extension_changes_nothing() -> None:
     session = rig.session(tapped_states(rig.head.config, 3))
     rig.extend(session, tapped_states(rig.head.config, 0))
     assert session.length == 3
+
+
+def test_R03_what_is_drafted_does_not_depend_on_the_rounds_in_which_a_text_was_committed() -> None:
+    """Recordings commit one token a round, live rounds several: the library must see the same number of rows."""
+    rig = rig_of()
+    tapped = tapped_states(rig.head.config, 16)
+    inner, seen = rig.drafter._head.context_keys_values, []
+
+    def spy(states: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor]:
+        seen.append(len(states))
+        assert len(states) == len(cos) == len(sin)
+        return inner(states, cos, sin)
+
+    rig.drafter._head.context_keys_values = spy
+    one, several = rig.session(tapped[:9], start=0), rig.session(tapped[:9], start=100)
+    for row in tapped[9:]:
+        rig.extend(one, row.unsqueeze(0))
+    for cut in (9, 11, 12):
+        rig.extend(several, tapped[cut : {9: 11, 11: 12, 12: 16}[cut]])
+    assert set(seen[2:]) == {rig.head.config.block_size}
+    assert torch.equal(rig.draft(one), rig.draft(several))
