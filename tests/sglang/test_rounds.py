@@ -1,8 +1,8 @@
 """Whole rounds of SGLang's real scheduler on a CPU in float32: trees give the tokens of plain decoding.
 
 A process of its own drives a scheduler for every server asked for here (``drive_scheduler``). Plain decoding is a
-server without speculation, over the same texts. What needs a GPU (graphs, half precision,
-pages of more than one slot) is not covered here.
+server without speculation, over the same texts. What needs a GPU (graphs, half precision, pages of more than one
+slot) is not covered here.
 """
 
 import json
