@@ -27,6 +27,7 @@ are refused with a 400 that names the field. Other unknown fields are ignored, e
 _ERRORS: dict[int | str, dict[str, Any]] = {
     400: {"model": ErrorDocument, "description": "The request is wrong; the message names the field."},
     401: {"model": ErrorDocument, "description": "No valid API key."},
+    408: {"model": ErrorDocument, "description": "The body did not arrive in time."},
     409: {"model": ErrorDocument, "description": "The engine is not idle."},
     413: {"model": ErrorDocument, "description": "The body is too large."},
     503: {"model": ErrorDocument, "description": "The queue is full."},

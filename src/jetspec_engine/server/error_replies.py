@@ -33,6 +33,7 @@ _TYPE_OF_STATUS = {
     404: "not_found_error",
     405: "invalid_request_error",
     409: "conflict_error",
+    408: "invalid_request_error",
     413: "invalid_request_error",
     503: "overloaded_error",
 }

@@ -3,6 +3,8 @@
 They know requests as bytes and headers; nothing of engines.
 """
 
+import asyncio
+import contextlib
 import hmac
 import logging
 from collections import Counter
@@ -18,6 +20,8 @@ OPEN_PATHS = ("/health",)
 MIN_BODY_BYTES = 2**21
 BODY_BYTES_PER_TOKEN = 32
 MAX_DRAINED_BYTES = 2**26
+# A body must be here by then: a client that sends a byte a minute would hold its connection for ever.
+BODY_TIMEOUT_S = 60.0
 
 
 def body_limit(max_seq_len: int) -> int:
@@ -100,15 +104,16 @@ class RequireKey:
 
 
 class BoundBody:
-    """Answers 413 to a body of more than ``limit`` bytes, announced or not.
+    """Answers 413 to a body of more than ``limit`` bytes, announced or not, and 408 to one that does not arrive.
 
     What is left of such a body is read and forgotten first, up to MAX_DRAINED_BYTES: a client that is still sending
     would see a reset connection instead of the answer.
     """
 
-    def __init__(self, app: ASGIApp, limit: int) -> None:
+    def __init__(self, app: ASGIApp, limit: int, timeout_s: float = BODY_TIMEOUT_S) -> None:
         self.app = app
         self.limit = limit
+        self.timeout_s = timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request (ASGI)."""
@@ -116,18 +121,26 @@ class BoundBody:
             await self.app(scope, receive, send)
             return
         if self._announced(scope) > self.limit:
-            await _drain(receive)
+            await self._drain(receive)
             await error_reply(413, self._message())(scope, receive, send)
             return
         size = 0
+        is_whole = False
+        deadline = asyncio.get_running_loop().time() + self.timeout_s
 
         async def bounded() -> Message:
-            nonlocal size
-            message = await receive()
+            nonlocal size, is_whole
+            # Once the body is here, what is awaited is the client's leaving, however late.
+            try:
+                async with asyncio.timeout_at(None if is_whole else deadline):
+                    message = await receive()
+            except TimeoutError:
+                raise HTTPException(408, f"the body did not arrive within {self.timeout_s:g} s") from None
+            is_whole = not message.get("more_body", False)
             size += len(message.get("body", b""))
             if size > self.limit:
                 if message.get("more_body"):
-                    await _drain(receive)
+                    await self._drain(receive)
                 raise HTTPException(413, self._message())
             return message
 
@@ -143,12 +156,13 @@ class BoundBody:
                 return int(value)
         return 0
 
-
-async def _drain(receive: Receive) -> None:
-    """Read the rest of a body and forget it."""
-    size = 0
-    while size <= MAX_DRAINED_BYTES:
-        message = await receive()
-        size += len(message.get("body", b""))
-        if not message.get("more_body"):
-            return
+    async def _drain(self, receive: Receive) -> None:
+        """Read the rest of a body and forget it, for as long as a body may take."""
+        size = 0
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.timeout_s):
+                while size <= MAX_DRAINED_BYTES:
+                    message = await receive()
+                    size += len(message.get("body", b""))
+                    if not message.get("more_body"):
+                        return
