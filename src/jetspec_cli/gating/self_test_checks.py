@@ -18,7 +18,7 @@ from jetspec_cli.gating.sides import Sides
 from jetspec_cli.gating.spec import ORACLES, GateSpec
 from jetspec_cli.prompts import Prompt
 from jetspec_cli.serving.generation import Generation
-from jetspec_engine.errors import EngineError
+from jetspec_engine.errors import BusyError, EngineError
 
 # The float64 reference has to agree with float32 logits to this many nats.
 REFERENCE_TOLERANCE = 2e-3
@@ -81,7 +81,7 @@ class Trial:
         for phase in phases:
             try:
                 yield from phase()
-            except EngineError as error:
+            except (EngineError, BusyError) as error:
                 yield Catch(check="requests", prompt="", token=None, detail=error.what)
 
     # -------------------------------------------------------------------------------------------------- the gate
