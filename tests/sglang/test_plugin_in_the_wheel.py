@@ -9,7 +9,7 @@ from importlib import metadata
 import pytest
 
 from jetspec_engine.errors import ArtifactError, ConfigError, EngineError, UnavailableError
-from jetspec_engine.sglang_backend import launch, plugin
+from jetspec_engine.sglang_backend import command_line, launch, plugin
 from support.sglang_configs import HEAD, TARGET
 
 LINEAR = ("--speculative-dflash-tree-width=1", "--speculative-dflash-tree-max-width=1")
@@ -100,7 +100,7 @@ def test_width_1_is_the_stock_worker(algorithm, resolve):
 
 def test_a_configuration_made_without_our_hook_has_no_worker(algorithm, resolve):
     arguments = resolve(*LINEAR)
-    del arguments.__dict__[plugin.SETTINGS_ATTRIBUTE]
+    del arguments.__dict__[command_line.SETTINGS_ATTRIBUTE]
     with pytest.raises(EngineError, match="lacks JetSpec's settings"):
         algorithm.create_worker(arguments)
 
@@ -125,11 +125,11 @@ def test_the_settings_travel_with_sglangs_own(resolve):
     expected = {"tree": {"rule": "best_first", "width": 1, "budget": None, "beta": 1.0, "g0": 1.0, "keep_spine": False},
                 "max_width": 1, "budgets": [], "draft_script": None}  # fmt: skip
     for travelled in (arguments, pickle.loads(pickle.dumps(arguments)), copy.deepcopy(arguments)):
-        assert getattr(travelled, plugin.SETTINGS_ATTRIBUTE) == expected
+        assert getattr(travelled, command_line.SETTINGS_ATTRIBUTE) == expected
     # What a scheduler answers to /server_info is this, and the launcher's proof looks for it there.
     with get_context().preserve_config():
         get_context().set_server_args(arguments)
-        assert get_context().resolved_server_args_dict()[plugin.SETTINGS_ATTRIBUTE] == expected
+        assert get_context().resolved_server_args_dict()[command_line.SETTINGS_ATTRIBUTE] == expected
 
 
 def test_the_launchers_command_line_is_understood(resolve):
@@ -143,7 +143,7 @@ def test_the_launchers_command_line_is_understood(resolve):
     arguments = resolve(*words)
     assert (arguments.port, arguments.dtype, arguments.context_length) == (1234, "bfloat16", 256)
     assert arguments.max_running_requests == config.max_running
-    assert getattr(arguments, plugin.SETTINGS_ATTRIBUTE) == launch.settings_of(config).to_mapping()
+    assert getattr(arguments, command_line.SETTINGS_ATTRIBUTE) == launch.settings_of(config).to_mapping()
 
 
 def test_the_key_file_is_understood(resolve):
@@ -188,7 +188,7 @@ def test_refusals_come_before_anything_is_loaded(resolve, words, fact):
 
 def test_R15_another_algorithms_options_are_untouched(resolve):
     arguments = resolve("--speculative-config", '{"num_steps": 3}', algorithm="DFLASH")
-    assert not hasattr(arguments, plugin.SETTINGS_ATTRIBUTE)
+    assert not hasattr(arguments, command_line.SETTINGS_ATTRIBUTE)
     with pytest.raises(ConfigError, match="which has no tree"):
         resolve("--speculative-dflash-tree-width=4", algorithm="DFLASH")
 

@@ -14,6 +14,7 @@ from sglang.srt.managers.overlap_utils import FutureMap
 from sglang.srt.runtime_context import get_server_args
 from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 
+from jetspec_engine.sglang_backend.command_line import settings_being_read
 from jetspec_engine.sglang_backend.compat import (
     block_size_of,
     server_facts,
@@ -22,7 +23,6 @@ from jetspec_engine.sglang_backend.compat import (
     share_settings,
 )
 from jetspec_engine.sglang_backend.models import check_head_folder
-from jetspec_engine.sglang_backend.plugin import settings_being_read
 from jetspec_engine.sglang_backend.refusals import check_server
 from jetspec_engine.sglang_backend.tree_switch import captured_rows, check_tree
 

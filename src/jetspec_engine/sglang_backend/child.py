@@ -23,8 +23,8 @@ from typing import IO, Any, Self
 
 from jetspec_engine.errors import EngineError
 from jetspec_engine.sglang_backend.args import ALGORITHM, TreeSettings
+from jetspec_engine.sglang_backend.command_line import SETTINGS_ATTRIBUTE
 from jetspec_engine.sglang_backend.launch import is_worth_showing, why_it_ended
-from jetspec_engine.sglang_backend.plugin import SETTINGS_ATTRIBUTE
 
 QUIET_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 20.0

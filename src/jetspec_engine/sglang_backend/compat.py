@@ -13,7 +13,7 @@ from sglang.srt.configs.model_config import AttentionArch
 
 from jetspec_engine.errors import EngineError
 from jetspec_engine.sglang_backend.args import TreeSettings
-from jetspec_engine.sglang_backend.plugin import SETTINGS_ATTRIBUTE
+from jetspec_engine.sglang_backend.command_line import SETTINGS_ATTRIBUTE
 from jetspec_engine.sglang_backend.refusals import ServerFacts
 
 BLOCK_ATTRIBUTE = "_jetspec_block"

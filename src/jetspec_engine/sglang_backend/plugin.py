@@ -4,18 +4,14 @@ Registers the algorithm and hooks a dozen functions. SGLang logs a plugin's fail
 must be asked whether the plugin is active (``launch`` does). Importing this module imports neither sglang nor torch.
 """
 
-import argparse
-import contextvars
 import multiprocessing
-from collections.abc import Callable
 from importlib import metadata
-from typing import Any
 
 from jetspec_engine.sglang_backend import causality, counters, float_layers, run_time
-from jetspec_engine.sglang_backend.args import ALGORITHM, TreeSettings, add_options, settings_from_namespace
+from jetspec_engine.sglang_backend.args import ALGORITHM
+from jetspec_engine.sglang_backend.command_line import with_our_options, with_our_settings
 from jetspec_engine.sglang_backend.refusals import check_version
 
-SETTINGS_ATTRIBUTE = "_jetspec"
 _COMPONENTS = "sglang.srt.managers.scheduler_components"
 HOOKED = {
     "add_cli_args": "sglang.srt.server_args.ServerArgs.add_cli_args",
@@ -32,8 +28,6 @@ HOOKED = {
     "rotation": "sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_cuda",
 }
 HTTP_SERVER = "sglang.srt.entrypoints.http_server._setup_and_run_http_server"
-
-_settings: contextvars.ContextVar[TreeSettings | None] = contextvars.ContextVar("jetspec_settings", default=None)
 
 
 def activate() -> None:
@@ -66,23 +60,3 @@ def activate() -> None:
         from jetspec_engine.sglang_backend.routes import serve_with_our_routes
 
         HookRegistry.register(HTTP_SERVER, serve_with_our_routes, HookType.AROUND)
-
-
-def with_our_options(original: Callable[[argparse.ArgumentParser], None], parser: argparse.ArgumentParser) -> None:
-    """Add SGLang's options and ours (around ``ServerArgs.add_cli_args``)."""
-    original(parser)
-    add_options(parser)
-
-
-def with_our_settings(original: Callable[..., Any], cls: type, namespace: argparse.Namespace) -> Any:
-    """Read our options while SGLang resolves its own (around ``ServerArgs.from_cli_args``)."""
-    token = _settings.set(settings_from_namespace(namespace))
-    try:
-        return original(cls, namespace)
-    finally:
-        _settings.reset(token)
-
-
-def settings_being_read() -> TreeSettings:
-    """Return the settings of the command line that is being read; the defaults where SGLang is used without one."""
-    return _settings.get() or TreeSettings()
