@@ -13,21 +13,13 @@ import pytest
 
 from support.mock_server import Script
 from support.stream_server import stream_server
+from support.timeless import without_times
 
 # Whatever is a time, or made from times, or says when and how a run happened.
 TIMES = {
     "started_at", "ttft_s", "tpot_s", "e2e_s", "round_s", "tok_s", "tok_s_by_class", "tok_s_by_repeat", "speedup",
     "speedup_by_class", "step_cost_ratio", "verdict", "statement", "best", "notes", "command",
 }  # fmt: skip
-
-
-def without_times(value: Any) -> Any:
-    if isinstance(value, dict):
-        kept = {key: without_times(item) for key, item in value.items() if key not in TIMES}
-        if "by_prompt" in kept:
-            kept["by_prompt"] = {name: sums[:2] for name, sums in kept["by_prompt"].items()}
-        return kept
-    return [without_times(item) for item in value] if isinstance(value, list) else value
 
 
 def load(folder: Path) -> dict[str, Any]:
@@ -174,5 +166,5 @@ def test_case_27_a_killed_sweep_goes_on_and_equals_an_uninterrupted_one(jetspec,
         # Two arms a pairing are warmed up twice; what was done is not done again.
         assert state.num_calls - num_before <= 24 - rows + 1 + 3 * 4
         jetspec("sweep", *grid, "--out", tmp_path / "whole")
-    assert without_times(load(tmp_path / "killed")) == without_times(load(tmp_path / "whole"))
+    assert without_times(load(tmp_path / "killed"), TIMES) == without_times(load(tmp_path / "whole"), TIMES)
     assert load(tmp_path / "killed")["outcome"] == "done"

@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("torch")
 
+from support.timeless import without_times
 from support.tiny_pairs import favour, make_tiny_pair
 
 GRID = ("--beta", "0.5,2", "--g0", "0.5,1", "--tree-width", "2,4", "--budget", "4,12")
@@ -22,15 +23,6 @@ TIMES = {
     "speedup_by_class", "step_cost_ratio", "verdict", "statement", "best", "notes", "command", "step_cost",
     "tok_s_error", "tok_s_error_mean", "tok_s_error_max", "seconds",
 }  # fmt: skip
-
-
-def without_times(value: Any) -> Any:
-    if isinstance(value, dict):
-        kept = {key: without_times(item) for key, item in value.items() if key not in TIMES}
-        if "by_prompt" in kept:
-            kept["by_prompt"] = {name: sums[:2] for name, sums in kept["by_prompt"].items()}
-        return kept
-    return [without_times(item) for item in value] if isinstance(value, list) else value
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +152,7 @@ def test_case_27_a_replayed_sweep_killed_twice_equals_an_uninterrupted_one(setti
     recorded = (tmp_path / "sweep.recording.ndjson").read_bytes()
     done = sweep(setting, *GRID, "--out", str(tmp_path))
     assert done.returncode == 0, done.stderr
-    assert without_times(load(tmp_path)) == without_times(load(whole))
+    assert without_times(load(tmp_path), TIMES) == without_times(load(whole), TIMES)
     assert (tmp_path / "sweep.recording.ndjson").read_bytes() == recorded, "what was recorded is not recorded again"
 
 

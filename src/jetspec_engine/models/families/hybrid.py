@@ -3,12 +3,15 @@
 Knows no family: each asks for what it has.
 """
 
+from jetspec_engine.models.families.traits import Traits
 from jetspec_engine.models.json_file import JsonFile
 from jetspec_engine.models.layer_kinds import DeltaShape, ExpertShape
 
 LAYER_TYPES = ("linear_attention", "full_attention")
 MAX_SIZE = 1_000_000
 DEFAULT_INTERVAL = 4
+HEAD_DIM = 256
+ROTARY_SHARE = 0.25
 
 
 def read_experts(
@@ -42,6 +45,34 @@ def _sparse_layers(file: JsonFile, num_layers: int) -> tuple[bool, ...]:
     if not isinstance(dense, list) or any(not isinstance(layer, int) or isinstance(layer, bool) for layer in dense):
         file.refuse("mlp_only_layers", "a list of layer indices")
     return tuple(layer not in dense and (layer + 1) % step == 0 for layer in range(num_layers))
+
+
+def gated_traits(
+    file: JsonFile, num_layers: int, *, family: str, experts: ExpertShape | None, is_grouped: bool
+) -> Traits:
+    """Return the switches of a family with DeltaNet layers between gated attention layers and zero-centred norms.
+
+    Args:
+        file: the configuration.
+        num_layers: of the target.
+        family: its name.
+        experts: read before, None for dense MLPs.
+        is_grouped: whether DeltaNet's projections are stored together, by group of heads.
+    """
+    has_bias = file.flag("attention_bias", default=False)
+    return Traits(
+        family=family,
+        has_qkv_bias=has_bias,
+        has_o_bias=has_bias,
+        has_qk_norm=True,
+        sliding_windows=(None,) * num_layers,
+        default_head_dim=HEAD_DIM,
+        default_rotary_share=ROTARY_SHARE,
+        has_attention_gate=True,
+        is_norm_zero_centred=True,
+        experts=experts,
+        delta=read_delta(file, num_layers, is_grouped=is_grouped),
+    )
 
 
 def read_delta(file: JsonFile, num_layers: int, *, is_grouped: bool) -> DeltaShape:
