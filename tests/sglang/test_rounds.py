@@ -156,7 +156,7 @@ def test_stock_dflash_gives_the_same_tokens(plain, rounds):
 
 
 @pytest.mark.parametrize("kind", ["full", "deep", "zero"])
-def test_scripted_drafts_are_accepted_as_far_as_they_are_right(plain, rounds, kind):
+def test_case_08_and_12_scripted_drafts_are_accepted_as_far_as_they_are_right(plain, rounds, kind):
     """Full acceptance; deep paths through nodes that are no first child; none at all."""
     first = len(SETTINGS) + 2 * ["full", "deep", "zero"].index(kind)
     alone, company = rounds["trees"][first : first + 2]
@@ -170,7 +170,7 @@ def test_scripted_drafts_are_accepted_as_far_as_they_are_right(plain, rounds, ki
     assert counted["spec_verify_ct"] == (NEW if kind == "zero" else fewest)
 
 
-def test_free_slots_return_after_aborts(rounds):
+def test_case_11_free_slots_return_after_aborts(rounds):
     frees = [result["free"] for result in rounds["trees"]]
     assert set(frees) == {frees[0]}
     assert frees[0] <= SLOTS
@@ -178,19 +178,19 @@ def test_free_slots_return_after_aborts(rounds):
     assert set(ids(aborted)) == {"0", "2"}
 
 
-def test_those_beside_an_aborted_request_keep_their_tokens(plain, rounds):
+def test_case_13_those_beside_an_aborted_request_keep_their_tokens(plain, rounds):
     kept, expected = ids(rounds["trees"][-3]), ids(plain[0])
     assert {number: expected[number] for number in kept} == kept
 
 
-def test_case18_texts_end_at_the_context_limit_as_plain_ones_do(plain, rounds):
+def test_case_18_texts_end_at_the_context_limit_as_plain_ones_do(plain, rounds):
     for result in rounds["trees"][-2:]:
         assert ids(result) == ids(plain[2])
     lengths = {len(prompt) + len(ids(plain[2])[str(number)]) for number, prompt in enumerate(TO_THE_LIMIT)}
     assert lengths == {CONTEXT - 2}  # as far as SGLang goes
 
 
-def test_a_cached_prefix_changes_neither_tokens_nor_rounds(plain, rounds):
+def test_case_21_a_cached_prefix_changes_neither_tokens_nor_rounds(plain, rounds):
     cold, warm = rounds["cached"]
     assert cold["requests"] == warm["requests"]
     assert ids(warm)["0"] == plain[1]["requests"]["0"]["ids"]

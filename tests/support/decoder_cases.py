@@ -13,6 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
 
@@ -38,6 +39,7 @@ VARIANTS = {
 }
 # The families beyond the dense ones, as the package itself makes them.
 HYBRIDS = RANDOM_FAMILIES
+DTYPES = (torch.float32, torch.bfloat16)
 RECURRENT = tuple(family for family in HYBRIDS if family != "qwen3-moe")
 
 
@@ -141,3 +143,22 @@ def assert_invariant(
             assert_same_bits(result, path, texts[i], lengths[i])
             target.commit(regions[i], lengths[i], path)
             lengths[i] += len(path)
+
+
+def assert_broken(target: DecoderTarget, texts: Sequence[PlainText]) -> None:
+    """Decode the texts in eight ways; plain decoding's bits must be missed in one of them."""
+
+    def decode() -> None:
+        for seed in range(8):
+            assert_invariant(target, texts, random.Random(seed))
+
+    with pytest.raises(AssertionError, match="positions"):
+        decode()
+
+
+@lru_cache(maxsize=16)
+def loaded(family: str, dtype: torch.dtype, device: str = "cpu") -> tuple[DecoderTarget, tuple[PlainText, ...]]:
+    """Return a target that nobody breaks and three texts, shorter ones where layers are slow."""
+    made = tiny_target(family, dtype, device=device)
+    count = 60 if family in HYBRIDS else 100
+    return made, tuple(plain_text(made, seed=seed, count=count) for seed in range(3))

@@ -61,7 +61,7 @@ def test_of_siblings_with_one_token_the_first_counts():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_moved_rows_stand_where_a_chains_would(seed):
+def test_case_08_moved_rows_stand_where_a_chains_would(seed):
     made = torch.Generator().manual_seed(seed)
     slots = torch.randperm(REQUESTS * NODES + 9, generator=made)[: REQUESTS * NODES].reshape(REQUESTS, NODES).to(DEVICE)
     wide = torch.randn(REQUESTS * NODES + 9, 2, CHUNK + 6, generator=made)  # rows of more than one chunk

@@ -160,7 +160,7 @@ def prefixes(rng, block):
 @pytest.mark.parametrize("window", [NO_WINDOW, 7, 70], ids=["all", "window-7", "window-70"])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_a_rows_bits_are_its_own_however_it_is_verified(rows_apart, shape, dtype, window):
+def test_case_13_a_rows_bits_are_its_own_however_it_is_verified(rows_apart, shape, dtype, window):
     text, rng = Text(1, shape, dtype), random.Random(2)
     alone = {}
     for length in prefixes(rng, 32):

@@ -9,6 +9,7 @@ import pytest
 
 from jetspec_engine.config import LINEAR, PLAIN, TreeConfig
 from jetspec_engine.errors import RequestError
+from support.devices import DEVICES
 from support.engine_runs import Rig
 from support.tiny_pairs import CONTEXT, assembled_rig, make_tiny_pair
 
@@ -22,9 +23,14 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return make_tiny_pair(tmp_path_factory.mktemp("pair"))
 
 
+@pytest.fixture(scope="module", params=DEVICES)
+def device(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
 @pytest.fixture(scope="module", params=["float32", "bfloat16"])
-def rig(pair: dict[str, str], request: pytest.FixtureRequest) -> Iterator[Rig]:
-    with assembled_rig(pair, dtype=request.param, max_running=3) as rig:
+def rig(pair: dict[str, str], device: str, request: pytest.FixtureRequest) -> Iterator[Rig]:
+    with assembled_rig(pair, device=device, dtype=request.param, max_running=3) as rig:
         yield rig
 
 
@@ -96,7 +102,10 @@ def test_case_11_25_aborts_leave_texts_right_and_pages_whole(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize("tree", [TreeConfig(width=3, budget=40), TreeConfig(width=3, budget=40, rule="accum_logp")])
-def test_case_08_deep_paths_of_last_children_over_real_state(pair: dict[str, str], tree: TreeConfig) -> None:
+def test_case_08_deep_paths_of_last_children_over_real_state(
+    pair: dict[str, str], device: str, tree: TreeConfig
+) -> None:
+    pair = {**pair, "device": device}
     with assembled_rig(pair, dtype="float32", tree=PLAIN) as rig:
         expected = rig.run(PROMPT, max_new_tokens=50, ignore_eos=True).ids
     options: dict[str, Any] = {
@@ -114,6 +123,25 @@ def test_case_08_deep_paths_of_last_children_over_real_state(pair: dict[str, str
         assert more.stats.num_cached_tokens >= len(PROMPT) + len(expected) - 1
     with assembled_rig(pair, dtype="float32", tree=PLAIN) as rig:
         assert rig.run((*PROMPT, *expected), max_new_tokens=30, ignore_eos=True).ids == more.ids
+
+
+@pytest.mark.parametrize("tree", [LINEAR, WIDE])
+def test_case_12_always_wrong_and_always_right_over_real_state(
+    pair: dict[str, str], device: str, tree: TreeConfig
+) -> None:
+    cap = {"max_new_tokens": 80, "ignore_eos": True}
+    with assembled_rig(pair, device=device, dtype="bfloat16", tree=PLAIN) as rig:
+        expected = rig.run(PROMPT, **cap).ids
+    options = {"recordings": [{"prompt_ids": PROMPT, "continuation_ids": expected}]}
+    found = {}
+    for drafter in ("wrong", "right"):
+        config = {"drafter": drafter, "drafter_options": options, "dtype": "bfloat16", "tree": tree}
+        with assembled_rig(pair, device=device, **config) as rig:
+            result = rig.run(PROMPT, **cap)
+        assert result.ids == expected
+        found[drafter] = result.stats
+    assert (found["wrong"].num_rounds, found["wrong"].num_correct_drafts) == (80, 0)
+    assert found["right"].accept_length > 10
 
 
 def test_many_threads_over_real_models(rig: Rig) -> None:

@@ -10,6 +10,7 @@ from jetspec_engine.embedded import delta_room
 from jetspec_engine.embedded.assembly import build_engine
 from jetspec_engine.embedded.delta_room import REUSE_NOTE
 from jetspec_engine.errors import ArtifactError, ConfigError
+from support.devices import DEVICES
 from support.engine_runs import Rig
 from support.tiny_pairs import assembled_rig, make_hybrid_pair
 
@@ -25,9 +26,9 @@ ENDS: tuple[dict[str, Any], ...] = (
 )
 
 
-@pytest.fixture(scope="module")
-def pair(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    return make_hybrid_pair(tmp_path_factory.mktemp("pair"))
+@pytest.fixture(scope="module", params=DEVICES)
+def pair(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> dict[str, str]:
+    return {**make_hybrid_pair(tmp_path_factory.mktemp("pair")), "device": request.param}
 
 
 def decode(rig: Rig, tree: TreeConfig, prompt: tuple[int, ...] = PROMPT, **options: Any) -> Any:
@@ -36,10 +37,11 @@ def decode(rig: Rig, tree: TreeConfig, prompt: tuple[int, ...] = PROMPT, **optio
     return rig.run(prompt, ignore_eos=True, **options)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", ["qwen3-moe", "qwen3-next", "qwen3.5", "qwen3.5-moe"])
-def test_R13_a_real_pair_decodes_alike_at_every_width(family: str, dtype: str, tmp_path: Path) -> None:
-    with assembled_rig(make_hybrid_pair(tmp_path, family), dtype=dtype, max_budget=64) as rig:
+def test_R13_a_real_pair_decodes_alike_at_every_width(family: str, dtype: str, device: str, tmp_path: Path) -> None:
+    with assembled_rig(make_hybrid_pair(tmp_path, family), device=device, dtype=dtype, max_budget=64) as rig:
         expected = decode(rig, PLAIN, max_new_tokens=30).ids
         assert [decode(rig, tree, max_new_tokens=30).ids for tree in TREES] == [expected] * len(TREES)
         scores = rig.engine.score((*PROMPT, *expected), len(PROMPT), 1)
@@ -131,8 +133,10 @@ def test_R29_a_heads_bos_is_checked_against_the_targets(tmp_path: Path) -> None:
 
 
 def test_a_budget_that_cannot_fit_is_refused_with_the_largest_that_can(
-    pair: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pair = make_hybrid_pair(tmp_path)
+
     def start(available: int, **config: Any) -> None:
         monkeypatch.setattr(delta_room, "available_bytes", lambda device: available)
         build(pair, drafter="random", max_running=2, **config)

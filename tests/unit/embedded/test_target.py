@@ -17,6 +17,7 @@ from jetspec_engine.protocol import SlotRegion, VerifyItem
 from jetspec_engine.tree.accept import greedy_ids
 from jetspec_engine.tree.record import DraftTree
 from support.decoder_cases import NUM_SLOTS, VARIANTS, plain_text, random_tree, tiny_folder, tiny_target
+from support.devices import DEVICES
 
 REGION = SlotRegion(start=64, capacity=256)
 
@@ -30,9 +31,10 @@ def item(ids: list[int], *, length: int = 0, region: SlotRegion = REGION, logits
     return VerifyItem(region=region, length=length, tree=DraftTree.chain(ids), logits_from=logits_from)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("model_type", VARIANTS)
-def test_case_09_only_the_rows_own_slots_are_written(model_type: str) -> None:
-    made = tiny_target(model_type, torch.float32)
+def test_case_09_only_the_rows_own_slots_are_written(model_type: str, device: str) -> None:
+    made = tiny_target(model_type, torch.float32, device=device)
     canary = 12345.0
     made.state.keys.fill_(canary)
     made.state.values.fill_(canary)
@@ -78,7 +80,9 @@ def test_a_copied_prefix_goes_on_as_the_original(shared: DecoderTarget) -> None:
     assert torch.equal(result.logits, text.logits[15:24])
 
 
-def test_case_13_a_ragged_batch_equals_each_alone(shared: DecoderTarget) -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_case_13_a_ragged_batch_equals_each_alone(device: str) -> None:
+    shared = tiny_target("llama", torch.float32, device=device)
     texts = [plain_text(shared, seed=seed, count=count) for seed, count in ((1, 3), (2, 50), (3, 17), (4, 1))]
     regions = [SlotRegion(start=100 * place, capacity=60) for place in range(4)]
     items = [item(text.ids, region=region) for text, region in zip(texts, regions, strict=True)]
@@ -87,11 +91,12 @@ def test_case_13_a_ragged_batch_equals_each_alone(shared: DecoderTarget) -> None
         assert torch.equal(result.hidden, text.hidden)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_case_15_equal_logits_are_equal_at_every_row_count(dtype: torch.dtype) -> None:
+def test_case_15_equal_logits_are_equal_at_every_row_count(dtype: torch.dtype, device: str) -> None:
     folder = tiny_folder("llama", dtype)
     config = DecoderConfig.from_folder(folder)
-    weights = load_weights(folder, config, dtype=dtype)
+    weights = load_weights(folder, config, dtype=dtype, device=device)
     embedding = weights["embed_tokens.weight"].clone()
     embedding[7] = embedding[300]
     weights["embed_tokens.weight"] = embedding
@@ -102,10 +107,11 @@ def test_case_15_equal_logits_are_equal_at_every_row_count(dtype: torch.dtype) -
         assert 300 not in greedy_ids(result.logits)
 
 
-def test_case_14_R39_a_row_that_is_not_finite_spoils_itself_and_what_sees_it() -> None:
+@pytest.mark.parametrize("device", DEVICES)
+def test_case_14_R39_a_row_that_is_not_finite_spoils_itself_and_what_sees_it(device: str) -> None:
     folder = tiny_folder("qwen3", torch.float32)
     config = DecoderConfig.from_folder(folder)
-    weights = load_weights(folder, config, dtype=torch.float32)
+    weights = load_weights(folder, config, dtype=torch.float32, device=device)
     for bad in (math.nan, math.inf):
         embedding = weights["embed_tokens.weight"].clone()
         embedding[5] = bad

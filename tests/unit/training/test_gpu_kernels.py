@@ -8,7 +8,10 @@ from torch import Tensor
 
 from jetspec_engine.training.kernels import block_attention, decode_step, pick_token, soft_divergence
 
-pytestmark = pytest.mark.gpu
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
 BF16 = torch.bfloat16
 
 

@@ -1,25 +1,14 @@
-"""The invariant verify on a CUDA device: fixed row counts, exact sums and scores."""
-
-import random
+"""The target on a CUDA device: its own precision, and the CPU's numbers. Its bits are ``tests/property/embedded``'s."""
 
 import pytest
 import torch
 
-from support.decoder_cases import VARIANTS, assert_invariant, plain_text, tiny_target
+from support.decoder_cases import HYBRIDS, VARIANTS, plain_text, tiny_target
 
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
 ]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-@pytest.mark.parametrize("model_type", VARIANTS)
-def test_bits_do_not_depend_on_rounds_siblings_rows_or_company(model_type: str, dtype: torch.dtype) -> None:
-    made = tiny_target(model_type, dtype, device="cuda")
-    texts = [plain_text(made, seed=seed, count=100) for seed in range(3)]
-    for seed in range(4):
-        assert_invariant(made, texts, random.Random(seed))
 
 
 def test_R26_tf32_of_the_process_is_neither_used_nor_changed() -> None:
@@ -36,8 +25,8 @@ def test_R26_tf32_of_the_process_is_neither_used_nor_changed() -> None:
     assert torch.equal(again.logits, wanted.logits)
 
 
-@pytest.mark.parametrize("model_type", VARIANTS)
+@pytest.mark.parametrize("model_type", [*VARIANTS, *HYBRIDS])
 def test_the_device_agrees_with_the_cpu(model_type: str) -> None:
     on_cuda = plain_text(tiny_target(model_type, torch.float32, device="cuda"), seed=1, count=90)
     on_cpu = plain_text(tiny_target(model_type, torch.float32), seed=1, count=90)
-    torch.testing.assert_close(on_cuda.logits.cpu(), on_cpu.logits, atol=2e-4, rtol=0)
+    torch.testing.assert_close(on_cuda.logits.cpu(), on_cpu.logits, atol=1e-3, rtol=1e-3)
