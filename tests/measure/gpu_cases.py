@@ -25,20 +25,41 @@ OPTIONS = (
 
 
 class Outcomes:
-    """A pytest plugin that remembers what came of every test, whatever worker ran it."""
+    """A pytest plugin that keeps the document of what came of every test, whatever worker ran it.
 
-    def __init__(self) -> None:
-        self.rows: dict[str, dict[str, Any]] = {}
+    Args:
+        out: written after every test, so that a run that is cut off leaves what it did.
+        head: of the document.
+    """
+
+    def __init__(self, out: Path, head: dict[str, Any]) -> None:
+        self._out, self._head, self._begin = out, head, time.monotonic()
+        self._rows: dict[str, dict[str, Any]] = {}
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        row = self.rows.setdefault(report.nodeid, {"test": report.nodeid, "cases": cases_of(report.nodeid), "s": 0.0})
+        name = report.nodeid
+        row = self._rows.setdefault(name, {"test": name, "cases": cases_of(name), "outcome": "passed", "s": 0.0})
         row["s"] = round(row["s"] + report.duration, 2)
-        # A set-up that fails or skips has no call; a failure of any phase stands.
-        if report.when == "call" or not report.passed:
-            row["outcome"] = report.outcome if row.get("outcome") != "failed" else "failed"
+        if report.skipped and row["outcome"] == "passed":
+            row["outcome"] = "skipped"
         if report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
-            row["error"] = crash.message.split("\n")[0] if crash else "no test was reached"
+            row |= {"outcome": "failed", "error": crash.message.split("\n")[0] if crash else "its worker died"}
+        if report.when == "teardown":
+            write(self._out, self.document(is_whole=False))
+
+    def document(self, *, is_whole: bool) -> dict[str, Any]:
+        """Return the result document; ``is_whole`` says that the run came to its end."""
+        rows = sorted(self._rows.values(), key=lambda row: str(row["test"]))
+        cases = sorted({case for row in rows for case in row["cases"]})
+        return {
+            **self._head,
+            "seconds": round(time.monotonic() - self._begin, 1),
+            "is_whole": is_whole,
+            "counts": dict(Counter(row["outcome"] for row in rows)),
+            "cases": {str(case): dict(Counter(r["outcome"] for r in rows if case in r["cases"])) for case in cases},
+            "tests": rows,
+        }
 
 
 def cases_of(name: str) -> list[int]:
@@ -47,32 +68,25 @@ def cases_of(name: str) -> list[int]:
 
 
 def main() -> None:
-    """Run, write and say the counts; exits 1 when a test failed or none passed."""
+    """Run, write and say the counts; exits 1 when a test failed, none passed or the run was cut off."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--commit", help="of the sources, where they are no checkout")
     options, more = parser.parse_known_args()
-    begin, outcomes = time.monotonic(), Outcomes()
-    pytest.main([*OPTIONS, *more, *(str(ROOT / place) for place in PLACES)], plugins=[outcomes])
-    rows = sorted(outcomes.rows.values(), key=lambda row: str(row["test"]))
-    counts = Counter(row["outcome"] for row in rows)
     stamp = environment.stamp()
-    document = {
+    head = {
         "schema_version": 1,
         "kind": "gpu_cases",
         "command": ["python", "-m", "tests.measure.gpu_cases", *more],
         "environment": {**stamp, "commit": options.commit or stamp["commit"]},
-        "seconds": round(time.monotonic() - begin, 1),
-        "counts": dict(counts),
-        "cases": {
-            str(case): dict(Counter(row["outcome"] for row in rows if case in row["cases"]))
-            for case in sorted({case for row in rows for case in row["cases"]})
-        },
-        "tests": rows,
     }
+    outcomes = Outcomes(options.out.resolve(), head)
+    code = pytest.main([*OPTIONS, *more, *(str(ROOT / place) for place in PLACES)], plugins=[outcomes])
+    is_whole = code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
+    document = outcomes.document(is_whole=is_whole)
     write(options.out.resolve(), document)
-    print(dict(counts), "by case:", document["cases"])
-    sys.exit(0 if counts["passed"] and not counts["failed"] else 1)
+    print(document["counts"], "by case:", document["cases"])
+    sys.exit(0 if is_whole and document["counts"].get("passed") and not document["counts"].get("failed") else 1)
 
 
 if __name__ == "__main__":
