@@ -4,11 +4,13 @@ A machine drifts, so all arms take turns: every turn visits each arm once, odd t
 and left; the others go on. Knows nothing of models and of how servers start.
 """
 
+import random
 import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from importlib import metadata
+from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -48,6 +50,12 @@ class Arm:
         except ServerFailedError as error:
             self.error = str(error)[:600]
 
+    def speeds(self) -> list[float]:
+        """Return tokens a second by turn, prefills excluded."""
+        return [
+            sum(len(one.ids) - 1 for one in turn) / max(1e-9, sum(one.seconds for one in turn)) for turn in self.turns
+        ]
+
     def summary(self) -> dict[str, Any]:
         """Return the arm's figures as plain data."""
         facts = {
@@ -57,9 +65,7 @@ class Arm:
         if not self.turns:
             return facts
         each = [sum(one.seconds for one in turn) / max(1, sum(one.rounds for one in turn)) * 1e3 for turn in self.turns]
-        speeds = [
-            sum(len(one.ids) - 1 for one in turn) / max(1e-9, sum(one.seconds for one in turn)) for turn in self.turns
-        ]
+        speeds = self.speeds()
         last = self.turns[-1]
         return facts | {
             "ms_a_round": round(median(each), 4),
@@ -99,6 +105,32 @@ def take_turns(arms: Sequence[Arm], num_turns: int, generate: Generate, deadline
             for arm in arms:
                 arm.turns.clear()
         say(f"turn {turn + 1}/{num_turns}: {time.monotonic() - begin:.1f} s")
+
+
+def ratio_interval(ours: Sequence[float], theirs: Sequence[float], resamples: int = 2000) -> list[float] | None:
+    """Return the 95 % bootstrap interval of the ratio of medians, turns resampled in pairs; None below 5 turns."""
+    turns = list(zip(ours, theirs, strict=False))
+    if len(turns) < 5:
+        return None
+    rng = random.Random(0)
+    ratios = []
+    for _ in range(resamples):
+        drawn = rng.choices(turns, k=len(turns))
+        ratios.append(median(our for our, _ in drawn) / median(their for _, their in drawn))
+    ratios.sort()
+    return [round(ratios[int(resamples * part)], 4) for part in (0.025, 0.975)]
+
+
+def wait_for(file: Path | None, deadline: float, say: Any = print) -> None:
+    """Say in FILE.up that servers are up, and wait until somebody else says in FILE that nothing else runs."""
+    if file is None:
+        return
+    file.with_name(f"{file.name}.up").touch()
+    while not file.exists():
+        if time.monotonic() > deadline:
+            say(f"{file.name} has not come: measuring beside whatever runs")
+            return
+        time.sleep(0.3)
 
 
 def find_environment() -> dict[str, Any]:

@@ -1,8 +1,9 @@
 """Tokens a second on SGLang with the demo pair, batch 1: python -m tests.measure.sglang_pair --out pair.json.
 
-Plain decoding, stock DFLASH, JETSPEC at width 1 and trees take turns over the same prompts, prefill excluded; nothing
-is forced. Tokens are compared between arms. With ``--exact``, also DFLASH and JETSPEC under SGLang's deterministic
-mode. The demo pair must be in the model cache.
+Servers take turns over the same prompts, prefill excluded; nothing is forced. First stock DFLASH and JETSPEC servers
+of width 1, with ``--exact`` also under SGLang's deterministic mode, for many turns, as they are to be within 2 % of
+each other; then plain decoding, stock DFLASH and trees. Tokens are compared between arms. The demo pair must be in the
+model cache.
 """
 
 import argparse
@@ -12,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.measure.common import cache_dir, read_prompts, write
-from tests.measure.sglang_arms import Arm, find_environment, take_turns
+from tests.measure.sglang_arms import Arm, find_environment, ratio_interval, take_turns, wait_for
 from tests.measure.sglang_server import LAUNCH, LINEAR, Server, start_all
 
 from jetspec_engine.config import TreeConfig
@@ -36,7 +37,8 @@ KINDS: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "width1": ("JETSPEC", ONE_WORDS),
     "tree": ("JETSPEC", TREE_WORDS),
 }
-MODES = {"production": KINDS, "exact": {name: KINDS[name] for name in ("linear", "width1", "tree")}}
+MODES = {"production": tuple(KINDS), "exact": ("linear", "width1")}
+WIDTH_1 = ("linear", "width1")
 
 
 def parse() -> argparse.Namespace:
@@ -46,10 +48,13 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=Path("sglang-pair"), help="folder for logs")
     parser.add_argument("--backend", default="fa3", help="attention of the production mode")
     parser.add_argument("--exact", action="store_true", help="also the deterministic mode, on triton")
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--new", type=int, default=256)
-    parser.add_argument("--limit", type=float, default=150.0, help="seconds in all, about")
+    parser.add_argument("--width1-turns", type=int, default=11, help="of stock DFLASH and width 1")
+    parser.add_argument("--turns", type=int, default=5, help="of plain decoding, stock DFLASH and trees")
+    parser.add_argument("--new", type=int, default=128)
+    parser.add_argument("--wait-for", type=Path, help="a file: measure once it is there, FILE.up says servers are")
+    parser.add_argument("--limit", type=float, default=150.0, help="seconds of measuring, about")
     parser.add_argument("--start-limit", type=float, default=90.0)
+    parser.add_argument("--wait-limit", type=float, default=300.0, help="seconds to wait for the file")
     parser.add_argument("--port", type=int, default=32500)
     parser.add_argument("--commit", default=None)
     parser.add_argument("--launch", default=" ".join(LAUNCH), help="the server's command")
@@ -59,7 +64,7 @@ def parse() -> argparse.Namespace:
 def make_servers(options: argparse.Namespace) -> list[Server]:
     """Describe the servers of every mode asked for."""
     target, head = cache_dir() / TARGET_NAME, shipped_head_folder(TARGET_NAME)
-    modes = ["production", "exact"] if options.exact else ["production"]
+    modes = [*MODES] if options.exact else ["production"]
     servers = []
     for mode, name in [(each, name) for each in modes for name in MODES[each]]:
         algorithm, own = KINDS[name]
@@ -97,6 +102,14 @@ def arms_of(server: Server) -> list[Arm]:
     ]
 
 
+def _kind(server: Server) -> str:
+    return server.name.split("-", maxsplit=1)[0]
+
+
+def _is_for_trees(server: Server) -> bool:
+    return server.name.endswith("-production") and _kind(server) != "width1"
+
+
 def encode_prompts() -> dict[str, list[int]]:
     """Return the ids of prompts/10.jsonl by name."""
     folder = cache_dir() / TARGET_NAME
@@ -122,6 +135,7 @@ def compare(arms: Sequence[Arm]) -> list[dict[str, Any]]:
             figures[f"same_as_{other}"] = f"{sum(ours.ids == theirs.ids for ours, theirs in pairs)}/{len(pairs)}"
             figures[f"speed_to_{other}"] = round(figures["tokens_per_s"] / base.summary()["tokens_per_s"], 4)
             figures[f"step_to_{other}"] = round(figures["ms_a_round"] / base.summary()["ms_a_round"], 4)
+            figures[f"speed_to_{other}_interval"] = ratio_interval(arm.speeds(), base.speeds())
             figures[f"accept_to_{other}"] = round(figures["accept_length"] / base.summary()["accept_length"], 4)
         found.append(figures)
     return found
@@ -141,6 +155,7 @@ def table(figures: Sequence[dict[str, Any]]) -> str:
             f"{each['graph_rounds']:5}/{each['counted_rounds']:<5} |            "
             + " ".join(f"{value:7.3f}" for value in to_linear)
             + f" {each.get('same_as_linear', '-'):>5} | {each.get('same_as_plain', '-')}, {each['turns']}"
+            + f" | speed to linear {each.get('speed_to_linear_interval', '-')}"
         )
     return "\n".join(lines)
 
@@ -159,19 +174,24 @@ def main() -> None:
     servers = make_servers(options)
     try:
         up = start_all(servers, options.start_limit, say)
-        arms = [arm for server in up for arm in arms_of(server)]
+        wait_for(options.wait_for, begin + options.start_limit + options.wait_limit, say)
+        deadline = time.monotonic() + options.limit
 
         def generate(server: Server) -> list[Any]:
             return [server.generate(ids, options.new, ignores_eos=False) for ids in prompts.values()]
 
-        take_turns(arms, options.turns, generate, begin + options.limit, say)
+        narrow = [arm for server in up if _kind(server) in WIDTH_1 for arm in arms_of(server)]
+        take_turns(narrow, options.width1_turns, generate, deadline, say)
+        arms = [arm for server in up if _is_for_trees(server) for arm in arms_of(server)]
+        take_turns(arms, options.turns, generate, deadline, say)
     finally:
         for server in servers:
             server.stop()
     document = {
         "schema_version": 1, "what": "tokens a second of the demo pair on SGLang, batch 1", "commit": options.commit,
         "date": time.strftime("%Y-%m-%d"), "environment": find_environment(), "prompts": list(prompts),
-        "new_tokens": options.new, "turns": options.turns, "arms": compare(arms),
+        "new_tokens": options.new, "turns": options.turns, "width1_turns": options.width1_turns,
+        "width_1": compare(narrow), "arms": compare(arms),
         "servers": [
             {"server": each.name, "words": [word for word in each.words if "-path=" not in word],
              "environment": each.environment, "seconds_to_start": each.seconds_to_start, "error": each.error}
@@ -180,6 +200,7 @@ def main() -> None:
         "seconds": round(time.monotonic() - begin, 1),
     }  # fmt: skip
     write(options.out, document)
+    print(table(document["width_1"]))
     print(table(document["arms"]))
     for each in servers:
         if each.error:

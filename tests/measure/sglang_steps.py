@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.measure.common import write
-from tests.measure.sglang_arms import Arm, find_environment, take_turns
+from tests.measure.sglang_arms import Arm, find_environment, take_turns, wait_for
 from tests.measure.sglang_server import LAUNCH, LINEAR, Server, ServerFailedError, start_all
 from tests.measure.sglang_trace import PHASES, phase_times, read_trace
 
@@ -61,9 +61,11 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--accept", type=int, default=5, help="tokens a round, forced")
     parser.add_argument("--waves", type=int, default=len(WAVES))
     parser.add_argument("--servers", help="only these of a wave, such as linear-fa3,tree-fa3")
-    parser.add_argument("--limit", type=float, default=240.0, help="seconds in all, about")
+    parser.add_argument("--limit", type=float, default=160.0, help="seconds of measuring, about")
     parser.add_argument("--start-limit", type=float, default=110.0, help="seconds for a wave's servers to start")
     parser.add_argument("--bandwidth", type=float, default=4.3, help="measured, TB/s")
+    parser.add_argument("--wait-for", type=Path, help="a file: measure once it is there, FILE.up says servers are")
+    parser.add_argument("--wait-limit", type=float, default=300.0, help="seconds to wait for the file")
     parser.add_argument("--port", type=int, default=32100)
     parser.add_argument("--commit", default=None)
     parser.add_argument("--profile", action="store_true", help="also take rounds apart by phase")
@@ -119,7 +121,7 @@ def arms_of(server: Server) -> list[Arm]:
 def measure(options: argparse.Namespace, say: Any) -> dict[str, Any]:
     """Run the waves; returns the document. Every server is ended, whatever happens."""
     begin = time.monotonic()
-    deadline = begin + options.limit
+    deadline = begin + options.start_limit + options.wait_limit + options.limit
     wanted = options.servers.split(",") if options.servers else [name for wave in WAVES for name in wave]
     ids = random.Random(0).choices(range(1000, 100000), k=512)
     servers: dict[str, Server] = {}
@@ -134,7 +136,10 @@ def measure(options: argparse.Namespace, say: Any) -> dict[str, Any]:
                 servers.pop(name).stop()
             fresh = [make_server(name, options, len(waves) * 10 + n) for n, name in enumerate(wave) if name in wanted]
             servers |= {server.name: server for server in fresh}
-            up = start_all(fresh, min(options.start_limit, deadline - time.monotonic()), say)
+            up = start_all(fresh, options.start_limit, say)
+            if not waves:
+                wait_for(options.wait_for, time.monotonic() + options.wait_limit, say)
+                deadline = time.monotonic() + options.limit
             arms = [arm for server in servers.values() if server.error is None for arm in arms_of(server)]
             take_turns(
                 arms, options.turns, lambda server: [server.generate(ids, options.new, ignores_eos=True)], deadline, say

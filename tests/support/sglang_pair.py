@@ -14,7 +14,8 @@ def make_pair(folder, *, window=None):
     The LM head is scaled up, so that no two logits of a text are near each other.
 
     Args:
-        window: keys a target's layer sees before itself, every other layer; None for full attention.
+        window: keys that every other layer of the target sees, its own included; None for full attention. SGLang's
+            Qwen3 knows no windows; its Mellum, the same layers with windows, does.
     """
     torch.manual_seed(0)
     heads, kv_heads, width = (TARGET[f"{name}"] for name in ("num_attention_heads", "num_key_value_heads", "head_dim"))
@@ -48,9 +49,7 @@ def make_pair(folder, *, window=None):
     }  # fmt: skip
     target_config = {**TARGET, "torch_dtype": "float32", "bos_token_id": 1, "eos_token_id": 2}
     if window is not None:
-        kinds = ["sliding_attention", "full_attention"] * (TARGET["num_hidden_layers"] // 2)
-        target_config |= {"use_sliding_window": True, "sliding_window": window, "max_window_layers": 0,
-                          "layer_types": kinds}  # fmt: skip
+        target_config |= windowed(TARGET["num_hidden_layers"], window)
     paths = []
     head_config = {**HEAD, "torch_dtype": "float32"}
     for name, config, tensors in (("target", target_config, target), ("head", head_config, head)):
@@ -60,3 +59,14 @@ def make_pair(folder, *, window=None):
         save_file({key: value.contiguous() for key, value in tensors.items()}, path / "model.safetensors")
         paths.append(str(path))
     return tuple(paths)
+
+
+def windowed(num_layers, window):
+    """Return what makes of a Qwen3 configuration one of a dense Mellum, every other layer within a window."""
+    rope = {"rope_type": "default", "rope_theta": TARGET["rope_theta"]}
+    return {
+        "architectures": ["MellumForCausalLM"], "model_type": "mellum", "sliding_window": window,
+        "layer_types": ["sliding_attention", "full_attention"] * (num_layers // 2),
+        "mlp_layer_types": ["dense"] * num_layers, "attention_bias": False,
+        "rope_parameters": {"sliding_attention": rope, "full_attention": rope},
+    }  # fmt: skip
