@@ -53,3 +53,22 @@ def test_a_model_the_server_does_not_list_is_asked_for_by_name(jetspec, prompts,
     assert result.code == 0
     asked = {body["model"] for path, body in state.log if path.startswith("/v1/") and body}
     assert asked == {"mine"}
+
+
+def test_a_stock_sglang_server_says_what_it_runs(jetspec, prompts, monkeypatch):
+    stock = {
+        "version": "0.5.17", "model_path": "/models/target", "speculative_draft_model_path": "/models/head",
+        "speculative_algorithm": "DFLASH", "device": "cuda", "dtype": "auto", "attention_backend": None,
+        "decode_attention_backend": "fa3", "page_size": 1, "tp_size": 1, "enable_deterministic_inference": False,
+    }  # fmt: skip
+    monkeypatch.setattr("support.stream_server.StreamHandler.on_get_server_info", lambda self, body: stock)
+    with stream_server(Script(kind="sglang")) as (url, _):
+        result = jetspec("bench", "--prompts", prompts, "--url", url, "--repeat", "1", "--format", "json")
+    assert result.code == 0
+    assert result.document["servers"][0]["info"] == {
+        "engine": "sglang", "version": "0.5.17", "target": "target", "head": "head", "algorithm": "DFLASH",
+        "device": "cuda", "attention": "fa3", "page_size": 1, "tp_size": 1, "is_deterministic": False,
+    }  # fmt: skip
+    [cell] = result.document["cells"]
+    assert cell["accept_length"] > 1, "stock servers count their verifies"
+    assert cell["round_s"]["num"] > 0

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from support.mock_server import Script
+from support.mock_server import Handler, Script
 from support.stream_server import stream_server
 from support.timeless import without_times
 
@@ -46,6 +46,38 @@ def test_R03_every_cell_is_gated_and_measured_and_the_best_is_named(jetspec, pro
     assert load(tmp_path) == result.document
     # R17: one server, switched; at the end back to the tree that ran before.
     assert len({json.dumps(body) for path, body in state.log if path == "/jetspec/tree" and body}) == 7
+
+
+def always_drafts(handler: Any, body: Any) -> Any:
+    """A server such as ours on SGLang: plain decoding is refused, and rounds are counted and not timed."""
+    if body is not None and (body["width"], body["budget"]) == (1, 1):
+        return {"error": {"message": "decodes without drafts only when started so"}}, 400
+    if body is not None:
+        handler.server.state.tree = body
+    return handler.server.state.tree
+
+
+def test_R17_a_server_that_always_drafts_is_swept_without_plain_decoding(jetspec, prompts, tmp_path, monkeypatch):
+    monkeypatch.setattr("support.stream_server.StreamHandler.on_jetspec_tree", always_drafts)
+    monkeypatch.setattr("support.stream_server.StreamHandler.native", Handler.native)
+    words = ("--prompts", prompts, "--tree-width", "4,8", "--budget", "16", "--format", "json")
+    script = Script(info={"can_decode_plainly": False})
+    with stream_server(script) as (url, _):
+        result = jetspec("sweep", *words, "--url", url, "--out", tmp_path)
+        dry = jetspec("sweep", *words, "--url", url, "--dry-run")
+        asked_by_name = jetspec("bench", "--prompts", prompts, "--url", url, "--compare", "plain")
+    assert (result.code, dry.code, asked_by_name.code) == (0, 0, 2)
+    assert "decodes without drafts" in asked_by_name.err
+    assert [cell["label"] for cell in result.document["cells"]] == ["W4 B16", "linear", "W8 B16"]
+    assert [cell["label"] for cell in dry.document["cells"]] == ["W4 B16", "W8 B16"]
+    assert any("plain decoding" in note for note in result.document["notes"])
+    # Seen from outside: (end - first token) / rounds, without the prefill's.
+    rows = [json.loads(line) for line in (tmp_path / "sweep.requests.ndjson").read_text().splitlines()[1:]]
+    for row in rows:
+        assert row["round_s"]["num"] == row["num_rounds"] - 1
+        assert row["round_s"]["median"] == pytest.approx((row["e2e_s"] - row["ttft_s"]) / row["round_s"]["num"])
+    assert all(cell["against"]["linear"]["step_cost_ratio"] > 0 for cell in result.document["cells"] if cell["tree"]
+               and cell["role"] == "tree")  # fmt: skip
 
 
 def test_case_31_two_configurations_are_two_rows(jetspec, prompts, tmp_path):

@@ -37,7 +37,7 @@ HEAD = {
     "dflash_config": {"mask_token_id": 151669, "target_layer_ids": [1, 9, 17, 25, 33]},
 }  # fmt: skip
 BUDGETS = (16, 32, 64, 128)
-WIDTH = 8
+MAX_WIDTH = 8
 # Servers by wave: those of one wave run together, and the anchors stay up for the next.
 WAVES = (
     ("plain-fa3", "linear-fa3", "linear-fa4", "linear-triton", "tree-fa3", "tree-fa4"),
@@ -60,6 +60,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--new", type=int, default=512, help="tokens after a prompt of 512")
     parser.add_argument("--accept", type=int, default=5, help="tokens a round, forced")
     parser.add_argument("--waves", type=int, default=len(WAVES))
+    parser.add_argument("--widths", default=str(MAX_WIDTH), help="of the trees, such as 4,8")
     parser.add_argument("--servers", help="only these of a wave, such as linear-fa3,tree-fa3")
     parser.add_argument("--limit", type=float, default=160.0, help="seconds of measuring, about")
     parser.add_argument("--start-limit", type=float, default=110.0, help="seconds for a wave's servers to start")
@@ -96,7 +97,7 @@ def make_server(name: str, options: argparse.Namespace, number: int) -> Server:
         }  # fmt: skip
     if kind == "tree":
         words += [
-            f"--speculative-dflash-tree-width={WIDTH}", "--speculative-dflash-tree-budget=64",
+            f"--speculative-dflash-tree-width={MAX_WIDTH}", "--speculative-dflash-tree-budget=64",
             f"--speculative-dflash-tree-budgets={','.join(map(str, BUDGETS))}",
             f"--speculative-dflash-draft-script={TOPOLOGY}",
         ]  # fmt: skip
@@ -106,12 +107,13 @@ def make_server(name: str, options: argparse.Namespace, number: int) -> Server:
     )  # fmt: skip
 
 
-def arms_of(server: Server) -> list[Arm]:
-    """Return what is measured on a server."""
+def arms_of(server: Server, widths: Sequence[int]) -> list[Arm]:
+    """Return what is measured on a server, trees of each width and budget among it."""
     kind, backend = server.name.split("-")
     if kind != "tree":
         return [Arm(name=server.name, server=server, kind=kind, rows=BLOCK if kind == "linear" else 1)]
-    trees = [("W1", LINEAR, BLOCK), *((f"W{WIDTH} B{n}", TreeConfig(width=WIDTH, budget=n), n) for n in BUDGETS)]
+    grid = [(width, budget) for width in widths for budget in BUDGETS]
+    trees = [("W1", LINEAR, BLOCK), *((f"W{w} B{n}", TreeConfig(width=w, budget=n), n) for w, n in grid)]
     return [
         Arm(name=f"tree-{backend} {label}", server=server, kind="tree", rows=rows, tree=tree)
         for label, tree, rows in trees
@@ -123,6 +125,7 @@ def measure(options: argparse.Namespace, say: Any) -> dict[str, Any]:
     begin = time.monotonic()
     deadline = begin + options.start_limit + options.wait_limit + options.limit
     wanted = options.servers.split(",") if options.servers else [name for wave in WAVES for name in wave]
+    widths = [int(word) for word in options.widths.split(",")]
     ids = random.Random(0).choices(range(1000, 100000), k=512)
     servers: dict[str, Server] = {}
     waves: list[dict[str, Any]] = []
@@ -140,7 +143,7 @@ def measure(options: argparse.Namespace, say: Any) -> dict[str, Any]:
             if not waves:
                 wait_for(options.wait_for, time.monotonic() + options.wait_limit, say)
                 deadline = time.monotonic() + options.limit
-            arms = [arm for server in servers.values() if server.error is None for arm in arms_of(server)]
+            arms = [arm for server in servers.values() if server.error is None for arm in arms_of(server, widths)]
             take_turns(
                 arms, options.turns, lambda server: [server.generate(ids, options.new, ignores_eos=True)], deadline, say
             )
@@ -161,7 +164,7 @@ def measure(options: argparse.Namespace, say: Any) -> dict[str, Any]:
 def profile_rounds(arms: Sequence[Arm], options: argparse.Namespace, ids: Sequence[int], say: Any) -> dict[str, Any]:
     """Take rounds of the fastest tree backend at B64, of its linear path and of its stock sibling apart."""
     timed = [arm for arm in arms if arm.turns and arm.error is None]
-    trees = [arm for arm in timed if arm.name.endswith("B64")]
+    trees = [arm for arm in timed if arm.name.endswith(f"W{MAX_WIDTH} B64")]
     if not trees:
         return {}
     best = min(trees, key=lambda arm: arm.summary()["ms_a_round"])

@@ -7,7 +7,7 @@ from typing import Any
 from jetspec_cli.bench.plan import BenchSpec, Pairing
 from jetspec_cli.bench.replay.run import is_replayed
 from jetspec_cli.bench.runner import Runner
-from jetspec_cli.bench.server import Link, name_running_tree, open_bench
+from jetspec_cli.bench.server import Link, fit, open_bench
 from jetspec_cli.prompts import Prompt
 
 
@@ -33,7 +33,7 @@ def estimate(
         JetspecError: the server cannot run the plan: a dry run checks everything but the measuring.
     """
     with open_bench(spec, link, on_progress) as bench:
-        spec = name_running_tree(spec, bench)
+        spec, notes = fit(spec, bench)
         runner = Runner(spec, prompts, bench)
         tokens = sum(spec.load.cap(prompt) for prompt in prompts) * spec.load.repeat
         cells: list[dict[str, Any]] = []
@@ -60,5 +60,5 @@ def estimate(
         "num_requests": sum(cell["num_requests"] for cell in cells),
         "max_tokens": sum(cell["max_tokens"] for cell in cells),
         "max_s": sum(cell["max_s"] for cell in cells),
-        "notes": runner.notes,
+        "notes": [*notes, *runner.notes],
     }

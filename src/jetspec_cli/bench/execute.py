@@ -14,7 +14,7 @@ from jetspec_cli.bench.plan import BenchSpec, Block
 from jetspec_cli.bench.replay.run import is_replayed, predict
 from jetspec_cli.bench.rows import RowLog
 from jetspec_cli.bench.runner import Runner
-from jetspec_cli.bench.server import Bench, Link, name_running_tree, open_bench
+from jetspec_cli.bench.server import Bench, Link, fit, open_bench
 from jetspec_cli.gating.execute import interruptible
 from jetspec_cli.prompts import Prompt
 from jetspec_engine.errors import EngineError, JetspecError
@@ -73,7 +73,8 @@ def execute(asked: Asked, watcher: Watcher) -> dict[str, Any]:
             with interruptible():
                 watcher.on_start(f"reaching {asked.link.url}" if asked.link.url else "starting a server")
                 with open_bench(asked.spec, asked.link, watcher.on_start) as bench:
-                    document.spec = name_running_tree(asked.spec, bench)
+                    document.spec, notes = fit(asked.spec, bench)
+                    document.notes += notes
                     document.servers.extend(bench.records)
                     if is_replayed(document.spec, bench.client):
                         made = predict(

@@ -12,12 +12,13 @@ from jetspec_cli.bench.document import SCHEMA_VERSION
 from jetspec_cli.bench.verdicts import is_predicted
 from jetspec_engine.errors import ArtifactError
 
-KINDS = ("bench", "sweep")
+# Of "steps" only the costs were measured: forced acceptance, dummy weights (tests/measure/steps_matrix.py writes them).
+KINDS = ("bench", "sweep", "steps")
 Document = dict[str, Any]
 
 
 def load_document(path: Path) -> Document:
-    """Read one bench or sweep document.
+    """Read one bench, sweep or steps document.
 
     Raises:
         ArtifactError: it is missing, not JSON, of another kind, or of another schema version.
@@ -82,6 +83,7 @@ def merge(documents: Iterable[Document]) -> tuple[list[dict[str, Any]], list[str
             "target": str(info.get("target") or "?"),
             "head": str(info.get("head") or ""),
             "engine": str(info.get("engine") or "?"),
+            "attention": str(info.get("attention") or "") if info.get("engine") == "sglang" else "",
             "dtype": str(info.get("dtype") or asked.get("dtype") or "?"),
             "device": str(info.get("device") or "?"),
             "prompts": " ".join(asked.get("prompts") or ()),

@@ -68,7 +68,13 @@ def verdict_of(cell: Cell) -> str:
     return str(found["verdict"]) if found else ""
 
 
+def _round_ms(cell: Cell) -> float | None:
+    """Return the median round in ms where it is all that was measured; elsewhere the table of cells has it."""
+    return cell["round_s"]["median"] * 1e3 if cell.get("tok_s_at") and cell["round_s"] else None
+
+
 METRICS: Mapping[str, tuple[str, Callable[[Cell], Any]]] = {
+    "round_ms": ("ms a round", _round_ms),
     "speedup": ("speedup over linear", speedup),
     "speedup_plain": ("speedup over plain decoding", lambda cell: speedup(cell, "plain")),
     "accept_length": ("accept length", lambda cell: cell["accept_length"]),
@@ -94,7 +100,12 @@ def _group(setting: dict[str, str], cells: Sequence[Cell]) -> dict[str, Any]:
         "statement": statement(cells),
         "break_even": [break_even(cell) for cell in tree_cells(cells)],
         "best": best_cells(cells),
-        "matrices": [*_width_by_budget(cells), *_beta_by_gap(cells), *_by_class(cells)],
+        "matrices": [
+            *_width_by_budget(cells),
+            *_beta_by_gap(cells),
+            *_by_class(cells),
+            *_by_accept_length(cells),
+        ],
         "cells": [{**cell, "verdict": verdict_of(cell)} for cell in cells],
     }
 
@@ -163,6 +174,26 @@ def _by_class(cells: Sequence[Cell]) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _by_accept_length(cells: Sequence[Cell]) -> list[dict[str, Any]]:
+    """Return the tok/s of cells of which only step costs were measured, at the accept lengths the document states."""
+    costed = [cell for cell in cells if cell.get("tok_s_at")]
+    lengths = sorted({length for cell in costed for length in cell["tok_s_at"]}, key=float)
+    if not costed:
+        return []
+    return [
+        {
+            "title": "tok/s by accept length (derived: accept length / ms a round)",
+            "metric": "tok_s_at",
+            "row_name": "cell",
+            "column_name": "accept length",
+            "rows": [cell["label"] for cell in costed],
+            "columns": lengths,
+            "values": [[cell["tok_s_at"].get(length) for length in lengths] for cell in costed],
+            "is_predicted": [[False] * len(lengths)] * len(costed),
+        }
+    ]
 
 
 def _matrices(title: str, axes: tuple[Axis, Axis], cells: Sequence[Cell]) -> list[dict[str, Any]]:

@@ -95,6 +95,7 @@ def _native(events: Iterable[Mapping[str, Any]], *, has_our_counters: bool) -> M
     seconds = time.perf_counter() - started
     if last is None or not last.finish:
         raise EngineError("/generate: the stream ended without a finish reason")
+    num_decoded = (last.num_rounds or 0) - has_our_counters  # our servers count the prefill as a round
     has_ids = last.token_ids is not None and len(ids) == last.num_emitted_tokens
     fields = {**last.to_mapping(), "token_ids": ids if has_ids else None, "seconds": seconds}
     return Measured(
@@ -102,19 +103,19 @@ def _native(events: Iterable[Mapping[str, Any]], *, has_our_counters: bool) -> M
         started_s=started,
         ttft_s=ttft,
         e2e_s=seconds,
-        round_s=meta.get("round_s") if has_our_counters else _mean_round(last, seconds, ttft),
+        round_s=meta.get("round_s") or _mean_round(num_decoded, seconds, ttft),
         num_proposed_drafts=meta.get("spec_num_proposed_drafts"),
         num_correct_drafts=meta.get("spec_num_correct_drafts"),
         phase_s=meta.get("phase_s"),
     )
 
 
-def _mean_round(last: Generation, seconds: float, ttft: float | None) -> Mapping[str, float] | None:
-    """Return a round's mean time, seen from outside, for servers that count verifies but do not time them."""
-    if ttft is None or not last.num_rounds:
+def _mean_round(num_rounds: int, seconds: float, ttft: float | None) -> Mapping[str, float] | None:
+    """Return a round's mean time, seen from outside, for servers that count rounds and do not time them."""
+    if ttft is None or num_rounds < 1:
         return None
-    mean = (seconds - ttft) / last.num_rounds
-    return {"num": last.num_rounds, "median": mean, "min": mean, "max": mean}
+    mean = (seconds - ttft) / num_rounds
+    return {"num": num_rounds, "median": mean, "min": mean, "max": mean}
 
 
 def _openai(path: str, events: Iterable[Mapping[str, Any]]) -> Measured:

@@ -18,7 +18,8 @@ from jetspec_engine.errors import ConfigError
 
 AS_STARTED = "as started"
 OTHER = "other server"
-BASELINES: Mapping[str, TreeConfig] = {"linear": LINEAR, "plain": PLAIN}
+PLAIN_LABEL = "plain"
+BASELINES: Mapping[str, TreeConfig] = {"linear": LINEAR, PLAIN_LABEL: PLAIN}
 DEFAULT_MAX_NEW_TOKENS = 128
 
 

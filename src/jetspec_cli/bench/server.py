@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from jetspec_cli import environment, options
-from jetspec_cli.bench.plan import Arm, BenchSpec, Pairing, pair
+from jetspec_cli.bench.plan import PLAIN_LABEL, Arm, BenchSpec, Pairing, pair
 from jetspec_cli.gating.sides import Sides, server_record
 from jetspec_cli.serving.client import ServerClient
 from jetspec_cli.serving.launcher import ServerProcess
@@ -132,7 +132,18 @@ def check(spec: BenchSpec, client: ServerClient, *, is_given: bool) -> None:
                 raise ConfigError(f"tree.{name}: {value}, {client.url} was started for at most {room[name]}")
 
 
-def name_running_tree(spec: BenchSpec, bench: Bench) -> BenchSpec:
+def fit(spec: BenchSpec, bench: Bench) -> tuple[BenchSpec, list[str]]:
+    """Return the spec as the server can run it, and what a reader must know of the difference.
+
+    A sweep leaves out plain decoding where the server drafts always; ``bench`` asks for it by name, and is refused.
+    """
+    kept = [pairing for pairing in spec.pairings if PLAIN_LABEL not in {arm.label for arm in pairing.arms}]
+    if spec.kind != "sweep" or bench.client.info.get("can_decode_plainly", True) or not kept:
+        return _name_running_tree(spec, bench), []
+    return replace(spec, pairings=tuple(kept)), ["this server cannot switch to plain decoding, which is left out"]
+
+
+def _name_running_tree(spec: BenchSpec, bench: Bench) -> BenchSpec:
     """Return the spec with the tree a given server runs now in the place of "as it was started"."""
     if not bench.client.can_switch_tree:
         return spec

@@ -7,6 +7,7 @@ from jetspec_cli.reporting import json_doc, markdown, tables
 from jetspec_cli.reporting.cells import DASH, best_lines, csv_text, mark, number, shown
 
 Report = Mapping[str, Any]
+DIGITS = {"step_cost_ratio": 3, "tok_s_at": 0}
 
 
 def as_json(report: Report) -> str:
@@ -55,7 +56,7 @@ def as_markdown(report: Report) -> str:
 
 def grid(matrix: Mapping[str, Any]) -> list[list[str]]:
     """Return a matrix as lines of words, the heading first."""
-    digits = 3 if matrix["metric"] == "step_cost_ratio" else 2
+    digits = DIGITS.get(matrix["metric"], 2)
     heading = [f"{matrix['row_name']} \\ {matrix['column_name']}", *(word(value) for value in matrix["columns"])]
     lines = zip(matrix["rows"], matrix["values"], matrix["is_predicted"], strict=True)
     return [
@@ -79,7 +80,9 @@ def setting_line(setting: Mapping[str, str]) -> str:
     """Return what a group of cells ran on, in one line."""
     head = f" with {setting['head']}" if setting.get("head") else ""
     many = f", concurrency {setting['concurrency']}" if setting.get("concurrency") not in ("1", "None") else ""
-    return f"{setting['target']}{head}, {setting['dtype']} on {setting['device']}, {setting['prompts']}{many}"
+    engine = " ".join(filter(None, (setting["engine"], setting["attention"])))
+    device = f"{setting['dtype']} on {setting['device']}"
+    return ", ".join(filter(None, (f"{setting['target']}{head}", engine, device, f"{setting['prompts']}{many}")))
 
 
 def environment_lines(runs: Iterable[Mapping[str, Any]]) -> list[str]:

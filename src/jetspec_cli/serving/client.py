@@ -1,8 +1,7 @@
 """What one server can do and what it answers, seen over HTTP. Needs no torch.
 
-Three kinds of servers are told apart: ours (``/get_server_info`` has the key ``jetspec``), SGLang-native ones, and
-OpenAI-compatible ones. What a server lacks (token ids, cache flush, tree switching, scoring) is said by a return
-value of None or False, never guessed. Knows nothing of comparing or of verdicts.
+Three kinds are told apart: ours (``/get_server_info`` has the key ``jetspec``), SGLang-native, OpenAI-compatible. What
+one lacks (ids, flush, trees, scores) is said by None or False, never guessed. Knows nothing of comparing or verdicts.
 """
 
 import math
@@ -14,6 +13,7 @@ from typing import Any, Self
 import httpx
 
 from jetspec_cli.prompts import Prompt
+from jetspec_cli.serving.describe import info_of_stock
 from jetspec_cli.serving.generation import Generation, from_native, from_openai, rounds_of
 from jetspec_cli.serving.transport import Transport, message_of, object_of
 from jetspec_engine.config import TreeConfig
@@ -88,7 +88,7 @@ class ServerClient:
             body = object_of(response, "/get_server_info")
             ours = body.get("jetspec")
             self.kind = "jetspec" if isinstance(ours, Mapping) else "sglang"
-            self.info = ours if isinstance(ours, Mapping) else {"engine": "sglang", "version": body.get("version")}
+            self.info = ours if isinstance(ours, Mapping) else info_of_stock(body)
         elif response.status_code in (401, 403):
             raise EngineError(
                 f"{self.url}: status {response.status_code}: {message_of(response)}", hint="pass --api-key"

@@ -1,9 +1,24 @@
-"""What a server says of itself, in a few lines for people. Knows only the mapping under ``jetspec``."""
+"""What a server says of itself: under our names for a stock SGLang server, and in a few lines for people."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from jetspec_engine.config import TreeConfig
+
+# Our name for what stock SGLang's /get_server_info says.
+STOCK_NAMES = {
+    "version": "version", "target": "model_path", "head": "speculative_draft_model_path",
+    "algorithm": "speculative_algorithm", "device": "device", "max_seq_len": "context_length",
+    "page_size": "page_size", "tp_size": "tp_size", "is_deterministic": "enable_deterministic_inference",
+}  # fmt: skip
+
+
+def info_of_stock(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a stock SGLang server runs, under the names our own servers use; what it leaves open is left out."""
+    info = {"engine": "sglang", **{ours: body.get(theirs) for ours, theirs in STOCK_NAMES.items()}}
+    info["attention"] = body.get("decode_attention_backend") or body.get("attention_backend")
+    info["dtype"] = None if body.get("dtype") == "auto" else body.get("dtype")
+    return {name: value for name, value in info.items() if value is not None}
 
 
 def tree_label(tree: Mapping[str, Any] | TreeConfig) -> str:

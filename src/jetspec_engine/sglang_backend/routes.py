@@ -165,6 +165,7 @@ def describe(arguments: Any, info: dict[str, Any], tree: dict[str, Any]) -> dict
         "page_size": info.get("page_size"),
         "max_seq_len": _manager().model_config.context_len,
         "tp_size": arguments.tp_size,
+        "can_decode_plainly": False,
         "offers": [],
     }
 

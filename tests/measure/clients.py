@@ -1,0 +1,195 @@
+"""Two clients on one server: python -m tests.measure.clients --url URL --tokenizer FOLDER --out clients.json.
+
+``jetspec bench`` and SGLang's own ``sglang.bench_serving`` take turns with the same rendered texts, caps and
+concurrency; tok/s, TTFT and TPOT are compared by the medians of their passes. The server should have no prefix cache:
+the other client does not flush it between requests. Knows the two command lines; nothing of the server.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from tests.measure.common import cpu_name, read_prompts, write
+from tests.measure.sglang_arms import find_environment
+
+from jetspec_engine.models.config import DecoderConfig
+from jetspec_engine.models.tokenizer import ModelTokenizer
+
+OTHER = f"{sys.executable} -m sglang.bench_serving"
+OURS = (sys.executable, "-m", "jetspec_cli", "bench")
+NAMES = ("jetspec bench", "sglang.bench_serving")
+# Of a pass; the first four are compared.
+FIGURES = ("tok_s", "ttft_ms_median", "tpot_ms_median", "tpot_ms_mean")
+Pass = dict[str, Any]
+
+
+def parse() -> argparse.Namespace:
+    """Read the command line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", maxsplit=1)[0])
+    parser.add_argument("--url", required=True)
+    parser.add_argument("--tokenizer", type=Path, required=True, help="the target's folder")
+    parser.add_argument("--out", type=Path, required=True, help="the result document")
+    parser.add_argument("--work", type=Path, default=Path("clients"), help="folder for prompts and results")
+    parser.add_argument("--prompts", default="10", help="prompts/NAME.jsonl")
+    parser.add_argument("--copies", type=int, default=2, help="times each prompt is asked in a pass")
+    parser.add_argument("--new", type=int, default=160, help="most tokens an answer")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--concurrency", default="1", help="list, such as 1,4")
+    parser.add_argument("--limit", type=float, default=150.0, help="seconds after which no turn begins")
+    parser.add_argument("--other", default=OTHER, help="command of the other client")
+    parser.add_argument("--about", default="", help="what the server runs, for the document")
+    return parser.parse_args()
+
+
+def write_texts(options: argparse.Namespace) -> int:
+    """Write the rendered prompts for both clients; returns how many requests a pass has."""
+    tokenizer = ModelTokenizer.from_folder(options.tokenizer, DecoderConfig.from_folder(options.tokenizer))
+    prompts = read_prompts(options.prompts)
+    texts = {prompt["id"]: tokenizer.render_chat(prompt["messages"]) for prompt in prompts}
+    asked = [(f"{name} {copy}", text) for copy in range(options.copies) for name, text in texts.items()]
+    ours = [{"id": name, "class": "all", "prompt": text, "max_new_tokens": options.new} for name, text in asked]
+    # The second turn is not asked for; the dataset's reader wants one.
+    other = [{"conversations": [{"content": text}, {"content": "of no use"}]} for _, text in asked]
+    for name, lines in (("ours", ours), ("other", other)):
+        content = "".join(json.dumps(line) + "\n" for line in lines)
+        (options.work / f"{name}.jsonl").write_text(content, encoding="utf-8")
+    return len(asked)
+
+
+def run_ours(options: argparse.Namespace, concurrency: int, number: int) -> Pass:
+    """Run ``jetspec bench`` once."""
+    out = options.work / f"ours-{concurrency}-{number}.json"
+    words = [
+        f"--url={options.url}", f"--prompts={options.work}/ours.jsonl", "--repeat=1", f"--concurrency={concurrency}",
+        f"--out={out}", "--format=json",
+    ]  # fmt: skip
+    _call([*OURS, *words], options.work / "ours.log")
+    document = json.loads(out.read_text(encoding="utf-8"))
+    rows = [json.loads(line) for line in out.with_name(out.stem + ".requests.ndjson").read_text().splitlines()[1:]]
+    cell = document["cells"][0]
+    return {
+        "tok_s": cell["tok_s"]["value"],
+        **_spread("ttft", [row["ttft_s"] for row in rows]),
+        **_spread("tpot", [row["tpot_s"] for row in rows if row["tpot_s"] is not None]),
+        **_spread("e2e", [row["e2e_s"] for row in rows]),
+        "num_requests": cell["num_requests"] - cell["num_failed"],
+        "num_tokens": sum(row["num_emitted_tokens"] for row in rows),
+        "accept_length": cell["accept_length"],
+    }
+
+
+def run_other(options: argparse.Namespace, concurrency: int, number: int, num_requests: int) -> Pass:
+    """Run ``sglang.bench_serving`` once; its own figures."""
+    out = options.work / f"other-{concurrency}-{number}.jsonl"
+    words = [
+        "--backend=sglang", f"--base-url={options.url}", f"--model={options.tokenizer}",
+        f"--tokenizer={options.tokenizer}", "--dataset-name=custom", f"--dataset-path={options.work}/other.jsonl",
+        f"--num-prompts={num_requests}", f"--sharegpt-output-len={options.new}", "--disable-ignore-eos",
+        "--temperature=0", f"--max-concurrency={concurrency}", f"--output-file={out}", "--disable-tqdm",
+    ]  # fmt: skip
+    _call([*options.other.split(), *words], options.work / "other.log")
+    found = json.loads(out.read_text(encoding="utf-8").splitlines()[-1])
+    points = {
+        f"{ours}_ms_{point}": found[f"{point}_{theirs}_ms"]
+        for ours, theirs in (("ttft", "ttft"), ("tpot", "tpot"), ("e2e", "e2e_latency"))
+        for point in ("mean", "median")
+    }
+    return {
+        "tok_s": found["output_throughput"], **points, "num_requests": found["completed"],
+        "num_tokens": found["total_output_tokens"], "accept_length": found.get("accept_length"),
+    }  # fmt: skip
+
+
+def compare(passes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return for every concurrency and figure each client's median, lowest and highest pass, and their ratio.
+
+    ``is_within_noise``: the clients' medians differ by no more than the passes of one of them do.
+    """
+    found = []
+    for concurrency in dict.fromkeys(one["concurrency"] for one in passes):
+        for figure in FIGURES:
+            values = [
+                [one[figure] for one in passes if (one["client"], one["concurrency"]) == (name, concurrency)]
+                for name in NAMES
+            ]
+            if not all(values):
+                continue
+            ours, other = (median(each) for each in values)
+            spread = max(max(each) - min(each) for each in values)
+            found.append({
+                "concurrency": concurrency, "figure": figure,
+                **{name: {"median": median(each), "min": min(each), "max": max(each), "passes": len(each)}
+                   for name, each in zip(NAMES, values, strict=True)},
+                "ratio": ours / other, "is_within_noise": abs(ours - other) <= spread,
+            })  # fmt: skip
+    return found
+
+
+def table(document: Mapping[str, Any]) -> str:
+    """Return the comparison as text."""
+    lines = [f"{'concurrency':>11} {'figure':16} {NAMES[0]:>28} {NAMES[1]:>28} {'ratio':>7} within noise"]
+    for row in document["compared"]:
+        cells = [f"{row[n]['median']:.2f} ({row[n]['min']:.2f}-{row[n]['max']:.2f})" for n in NAMES]
+        lines.append(
+            f"{row['concurrency']:11} {row['figure']:16} {cells[0]:>28} {cells[1]:>28} {row['ratio']:7.3f}"
+            f" {'yes' if row['is_within_noise'] else 'no'}"
+        )
+    tokens = sorted({(one["client"], one["num_requests"], one["num_tokens"]) for one in document["passes"]})
+    return "\n".join([*lines, *(f"{name}: {count} requests, {total} tokens a pass" for name, count, total in tokens)])
+
+
+def _call(command: Sequence[str], log: Path) -> None:
+    with log.open("a", encoding="utf-8") as file:
+        file.write(f"$ {' '.join(command)}\n")
+        file.flush()
+        # SGLang would ask a proxy for a server of this machine.
+        ran = subprocess.run(
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, check=False,
+            env={**os.environ, "NO_PROXY": "*", "no_proxy": "*"},
+        )  # fmt: skip
+    if ran.returncode:
+        raise RuntimeError(f"{' '.join(command[:4])}: exit code {ran.returncode}: {log.read_text()[-1500:]}")
+
+
+def _spread(name: str, seconds: Sequence[float]) -> dict[str, float]:
+    return {f"{name}_ms_mean": fmean(seconds) * 1e3, f"{name}_ms_median": median(seconds) * 1e3}
+
+
+def main() -> None:
+    """Let the clients take turns, write, and print the table last."""
+    options = parse()
+    options.work.mkdir(parents=True, exist_ok=True)
+    begin, passes, failures = time.monotonic(), [], []
+    num_requests = write_texts(options)
+    levels = [int(word) for word in options.concurrency.split(",")]
+    for number in range(options.turns):
+        for concurrency in levels:
+            runs = [lambda c, n: run_ours(options, c, n), lambda c, n: run_other(options, c, n, num_requests)]
+            # Odd turns begin with the other client.
+            for name, run in list(zip(NAMES, runs, strict=True))[:: -1 if number % 2 else 1]:
+                if time.monotonic() - begin > options.limit:
+                    continue
+                try:
+                    passes.append({"client": name, "concurrency": concurrency, **run(concurrency, number)})
+                except (RuntimeError, OSError, ValueError, KeyError) as error:
+                    failures.append(f"{name}, concurrency {concurrency}: {error!r}"[:1800])
+                print(f"[{time.monotonic() - begin:6.1f}] {name}, {concurrency} at once", flush=True)
+    document = {
+        "schema_version": 1, "what": "two clients on one server", "server": options.about,
+        "date": time.strftime("%Y-%m-%d"), "environment": {**find_environment(), "cpu": cpu_name()},
+        "prompts": options.prompts, "requests_a_pass": num_requests, "max_new_tokens": options.new,
+        "compared": compare(passes), "passes": passes, "failures": failures,
+    }  # fmt: skip
+    write(options.out, document)
+    print("\n".join([*failures, table(document)]))
+
+
+if __name__ == "__main__":
+    main()
