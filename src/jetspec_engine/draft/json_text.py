@@ -20,6 +20,8 @@ def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> Any:
     """
     where = str(path)
     try:
+        if path.exists() and not path.is_file():
+            raise ArtifactError(f"{where}: no regular file, expected a JSON file")
         size = path.stat().st_size
         if size > max_bytes:
             raise ArtifactError(f"{where}: {size} bytes, expected at most {max_bytes}")

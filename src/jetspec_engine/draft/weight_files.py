@@ -87,6 +87,9 @@ def _missing_hint(folder: Path) -> str:
 
 def _read_header(path: Path) -> dict[str, TensorEntry]:
     where = str(path)
+    # Whoever opens a pipe waits for somebody to write.
+    if path.exists() and not path.is_file():
+        raise ArtifactError(f"{where}: no regular file, expected a safetensors file")
     try:
         size = path.stat().st_size
         with path.open("rb") as file:
@@ -98,7 +101,8 @@ def _read_header(path: Path) -> dict[str, TensorEntry]:
         raise ArtifactError(f"{where}: header of {header_bytes} bytes, expected at most {limit}: truncated?")
     try:
         # The library checks offsets against shapes, dtypes and the file's size, overlaps and gaps included.
-        with safe_open(path, framework="pt") as file:
+        # "np": asking for torch's tensors would load torch, and no tensor is read here.
+        with safe_open(path, framework="np") as file:
             slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
             return {
                 name: TensorEntry(path=path, shape=tuple(part.get_shape()), dtype=str(part.get_dtype()))

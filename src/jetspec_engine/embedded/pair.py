@@ -1,4 +1,4 @@
-"""A target and its draft head found by name and checked against each other, from their configurations alone.
+"""A target and its draft head found by name and checked against each other, from their configurations.
 
 The one place below the engine that knows both models and heads. Loads no weights and no torch.
 """
@@ -12,6 +12,7 @@ from jetspec_engine.draft.config import HeadConfig
 from jetspec_engine.draft.json_text import read_json
 from jetspec_engine.draft.pair import PairReport, check_pair
 from jetspec_engine.draft.shipped import SHIPPED_HEADS, shipped_head_folder
+from jetspec_engine.draft.weight_files import find_tensors
 from jetspec_engine.errors import ArtifactError
 from jetspec_engine.models import store
 from jetspec_engine.models.config import CONFIG_FILE, DecoderConfig
@@ -91,19 +92,31 @@ class PairStore(store.Store):
     def inspect(self, target: str, head: str, cache_dir: Path) -> Mapping[str, Any]:
         """Check that a target and a head belong together and return both configurations, resolved.
 
+        Of the weights only the files' headers are read: that they are there, whole and safe to read.
+
         Returns:
-            ``target`` and ``head``, each with name, path and config (plain data), and ``pair`` with max_seq_len,
-            limited_by and notice.
+            ``target`` and ``head``, each with name, path, weights and config (plain data), and ``pair`` with
+            max_seq_len, limited_by and notice.
 
         Raises:
-            ArtifactError: see ``resolve_pair``.
+            ArtifactError: see ``resolve_pair`` and ``find_tensors``.
         """
         pair = resolve_pair(target, head, cache_dir)
         return {
-            "target": {"name": target, "path": str(pair.target_folder), "config": asdict(pair.target)},
-            "head": {"name": head, "path": str(pair.head_folder), "config": asdict(pair.head)},
+            "target": _described(target, pair.target_folder, pair.target),
+            "head": _described(head, pair.head_folder, pair.head),
             "pair": {**asdict(pair.report), "notice": pair.report.notice},
         }
+
+
+def _described(name: str, folder: Path, config: Any) -> dict[str, Any]:
+    entries = find_tensors(folder).values()
+    weights = {
+        "num_files": len({entry.path for entry in entries}),
+        "num_tensors": len(entries),
+        "dtypes": sorted({entry.dtype for entry in entries}),
+    }
+    return {"name": name, "path": str(folder), "weights": weights, "config": asdict(config)}
 
 
 def describe_head(name: str, folder: Path | None) -> dict[str, Any]:

@@ -35,6 +35,8 @@ class JsonFile:
             ArtifactError: the file is missing, too large, not UTF-8, not JSON, or not an object.
         """
         try:
+            if path.exists() and not path.is_file():
+                raise ArtifactError(f"{path}: no regular file, expected a JSON file")
             if path.stat().st_size > MAX_JSON_BYTES:
                 raise ArtifactError(f"{path}: {path.stat().st_size} bytes, expected at most {MAX_JSON_BYTES}")
             values = json.loads(path.read_text(encoding="utf-8-sig"))

@@ -125,6 +125,9 @@ def read_tensors(path: Path, mapped: frozenset[str] | None) -> Iterator[tuple[st
     Raises:
         ArtifactError: the file is missing or broken, or holds other tensors than the index says.
     """
+    # Whoever opens a pipe waits for somebody to write.
+    if path.exists() and not path.is_file():
+        raise ArtifactError(f"{path}: no regular file, expected a safetensors file")
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
             names = list(file.keys())

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from jetspec_engine import registry
 from jetspec_engine.draft import shipped
@@ -21,6 +23,7 @@ FITTING = {"hidden_size": 48, "vocab_size": 320, "num_target_layers": 4, "max_po
 def write_head(folder: Path, **changes: Any) -> Path:
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(head_document(**{**FITTING, **changes})))
+    save_file({"fc.weight": torch.zeros(2, 2)}, folder / "model.safetensors")
     return folder
 
 
@@ -40,10 +43,24 @@ def test_a_pair_is_resolved_and_inspected(target: Path, tmp_path: Path) -> None:
     assert shown["target"]["path"] == str(target)
     assert shown["target"]["config"]["hidden_size"] == shown["head"]["config"]["hidden_size"] == 48
     assert shown["head"]["config"]["is_causal"] is True, "the resolved causality is shown"
+    assert shown["head"]["weights"] == {"num_files": 1, "num_tensors": 1, "dtypes": ["F32"]}
     assert shown["pair"]["max_seq_len"] == 256
     assert shown["pair"]["limited_by"] == "head"
     assert "256" in shown["pair"]["notice"]
     assert json.loads(json.dumps(shown))["pair"]["max_seq_len"] == 256, "plain data"
+
+
+@pytest.mark.parametrize("which", ["target", "head"])
+@pytest.mark.parametrize("length", [None, 0, 20, 70])
+def test_case_20_inspecting_looks_at_the_weights_too(
+    target: Path, tmp_path: Path, which: str, length: int | None
+) -> None:
+    head = write_head(tmp_path / "head")
+    path = tmp_path / which / "model.safetensors"
+    whole = path.read_bytes()
+    path.unlink() if length is None else path.write_bytes(whole[:length])
+    with pytest.raises(ArtifactError, match=which):
+        registry.model_store().inspect(str(target), str(head), tmp_path)
 
 
 @pytest.mark.parametrize(

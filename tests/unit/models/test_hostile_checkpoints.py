@@ -1,6 +1,7 @@
 """Checkpoints that were cut, flipped or made to harm: one of our errors in one line, or a model; nothing else."""
 
 import json
+import os
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -148,6 +149,34 @@ def test_case_20_hostile_configurations_are_refused(kind: str, content: bytes, p
         assert "config.json" in outcome(LOADERS[kind], pair / kind)
     finally:
         path.write_bytes(whole)
+
+
+def as_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def as_pipe(path: Path) -> None:
+    os.mkfifo(path)
+
+
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"])
+@pytest.mark.parametrize("make", [as_folder, as_pipe])
+@pytest.mark.parametrize("kind", LOADERS)
+def test_case_20_what_is_no_file_is_refused_and_nobody_waits_for_a_pipe(
+    kind: str, make: Callable[[Path], None], name: str, pair: Path
+) -> None:
+    path = pair / kind / name
+    if not path.exists():
+        pytest.skip("a head has none")
+    kept = path.rename(pair / "kept")
+    try:
+        make(path)
+        said = outcome(LOADERS[kind], pair / kind)
+    finally:
+        path.rmdir() if path.is_dir() else path.unlink()
+        kept.rename(path)
+    # Without settings a tokenizer still is one.
+    assert said or name == "tokenizer_config.json"
 
 
 NAMES = ["../up", "../../etc", "/etc/passwd", "a/../../b", "..", ".", "", "a\0b", "~root", "file:///etc", "x" * 5000,
