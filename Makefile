@@ -1,10 +1,10 @@
-# One virtual environment, four jobs. PYTHON picks the interpreter, VENV the folder.
+# One virtual environment, five jobs. PYTHON picks the interpreter, VENV the folder.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup lint test gate clean
+.PHONY: help setup lint test package gate clean
 
 help:
 	@echo "make gate   set up, pull the demo pair, prove tree == linear on prompts/10.jsonl"
@@ -25,6 +25,9 @@ lint: $(STAMP)
 test: $(STAMP)
 	@mkdir -p reports
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses=auto --dist=loadfile --quiet --junitxml=reports/tests.xml
+
+package: $(STAMP)
+	$(BIN)/python -m pytest --quiet -m slow tests/startup/test_installed_wheel.py
 
 gate: $(STAMP)
 	@mkdir -p reports

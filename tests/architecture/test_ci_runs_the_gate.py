@@ -24,10 +24,10 @@ def test_R05_make_gate_is_the_gate_with_its_reports_and_its_exit_code():
         assert words in line
 
 
-def test_R05_the_local_run_is_lint_test_and_gate_and_stops_at_a_failure():
+def test_R05_the_local_run_does_every_job_and_stops_at_a_failure():
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     assert "set -euo pipefail" in lines
-    assert [line for line in lines if line.startswith("make")] == ["make lint", "make test", "make gate"]
+    assert [line for line in lines if line.startswith("make")] == ["make lint", "make test", "make package", "make gate"]
 
 
 def test_R05_the_workflow_runs_the_gate_and_keeps_what_it_wrote():
@@ -36,7 +36,7 @@ def test_R05_the_workflow_runs_the_gate_and_keeps_what_it_wrote():
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
     assert not any("continue-on-error" in each for each in [*steps, *workflow["jobs"].values()])
     runs = [step["run"] for step in steps if "run" in step]
-    assert {"make lint", "make test", "make gate"} <= set(runs)
+    assert {"make lint", "make test", "make package", "make gate"} <= set(runs)
     gate = workflow["jobs"]["gate"]["steps"]
     after = gate[[step.get("run") for step in gate].index("make gate") + 1 :]
     assert all(step["if"] == "always()" for step in after)
