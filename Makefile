@@ -9,6 +9,7 @@ STAMP := $(VENV)/.installed
 help:
 	@echo "make gate   set up, pull the demo pair, prove tree == linear on prompts/10.jsonl"
 	@echo "make test   set up, run the test suite"
+	@echo "make package  set up, build the wheel, try it in an empty environment"
 	@echo "make lint   formatting, linting, types, import rules"
 
 setup: $(STAMP)

@@ -27,7 +27,12 @@ def test_R05_make_gate_is_the_gate_with_its_reports_and_its_exit_code():
 def test_R05_the_local_run_does_every_job_and_stops_at_a_failure():
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").splitlines()
     assert "set -euo pipefail" in lines
-    assert [line for line in lines if line.startswith("make")] == ["make lint", "make test", "make package", "make gate"]
+    assert [line for line in lines if line.startswith("make")] == [
+        "make lint",
+        "make test",
+        "make package",
+        "make gate",
+    ]
 
 
 def test_R05_the_workflow_runs_the_gate_and_keeps_what_it_wrote():
