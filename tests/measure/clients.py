@@ -11,7 +11,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -63,7 +63,7 @@ def write_texts(options: argparse.Namespace) -> int:
     return len(asked)
 
 
-def run_ours(options: argparse.Namespace, concurrency: int, number: int) -> Pass:
+def run_ours(options: argparse.Namespace, concurrency: int, number: int, _: int) -> Pass:
     """Run ``jetspec bench`` once."""
     out = options.work / f"ours-{concurrency}-{number}.json"
     words = [
@@ -162,25 +162,33 @@ def _spread(name: str, seconds: Sequence[float]) -> dict[str, float]:
     return {f"{name}_ms_mean": fmean(seconds) * 1e3, f"{name}_ms_median": median(seconds) * 1e3}
 
 
+def turns(options: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
+    """Yield client, concurrency and turn; odd turns begin with the other client."""
+    for number in range(options.turns):
+        for word in options.concurrency.split(","):
+            for name in NAMES[:: -1 if number % 2 else 1]:
+                yield name, int(word), number
+
+
 def main() -> None:
     """Let the clients take turns, write, and print the table last."""
     options = parse()
     options.work.mkdir(parents=True, exist_ok=True)
     begin, passes, failures = time.monotonic(), [], []
     num_requests = write_texts(options)
-    levels = [int(word) for word in options.concurrency.split(",")]
-    for number in range(options.turns):
-        for concurrency in levels:
-            runs = [lambda c, n: run_ours(options, c, n), lambda c, n: run_other(options, c, n, num_requests)]
-            # Odd turns begin with the other client.
-            for name, run in list(zip(NAMES, runs, strict=True))[:: -1 if number % 2 else 1]:
-                if time.monotonic() - begin > options.limit:
-                    continue
-                try:
-                    passes.append({"client": name, "concurrency": concurrency, **run(concurrency, number)})
-                except (RuntimeError, OSError, ValueError, KeyError) as error:
-                    failures.append(f"{name}, concurrency {concurrency}: {error!r}"[:1800])
-                print(f"[{time.monotonic() - begin:6.1f}] {name}, {concurrency} at once", flush=True)
+    try:
+        for name, concurrency, number in turns(options):
+            if time.monotonic() - begin > options.limit:
+                break
+            try:
+                run = run_ours if name == NAMES[0] else run_other
+                found = run(options, concurrency, number, num_requests)
+                passes.append({"client": name, "concurrency": concurrency, **found})
+            except (RuntimeError, OSError, ValueError, KeyError) as error:
+                failures.append(f"{name}, concurrency {concurrency}: {error!r}"[:1800])
+            print(f"[{time.monotonic() - begin:6.1f}] {name}, {concurrency} at once", flush=True)
+    except KeyboardInterrupt:
+        failures.append("interrupted")
     document = {
         "schema_version": 1, "what": "two clients on one server", "server": options.about,
         "date": time.strftime("%Y-%m-%d"), "environment": {**find_environment(), "cpu": cpu_name()},

@@ -3,37 +3,23 @@
 Knows nothing of output: a watcher is told what happens.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from jetspec_cli.bench.document import DONE, ENGINE_FAILED, INTERRUPTED, RUNNING, BenchDocument
-from jetspec_cli.bench.plan import BenchSpec, Block
+from jetspec_cli.bench.plan import BenchSpec
 from jetspec_cli.bench.replay.run import is_replayed, predict
 from jetspec_cli.bench.rows import RowLog
 from jetspec_cli.bench.runner import Runner
 from jetspec_cli.bench.server import Bench, Link, fit, open_bench
+from jetspec_cli.bench.spread import Spread
+from jetspec_cli.bench.watching import Watcher
 from jetspec_cli.gating.execute import interruptible
 from jetspec_cli.prompts import Prompt
 from jetspec_engine.errors import EngineError, JetspecError
-
-
-class Watcher(Protocol):
-    """Is told what happens during a run."""
-
-    def on_start(self, message: str) -> None:
-        """A server is being started or reached, or says something while it starts."""
-        ...
-
-    def on_block(self, num_done: int, num_total: int, label: str) -> None:
-        """A block is done; blocks of an earlier run count."""
-        ...
-
-    def on_document(self, document: Mapping[str, Any]) -> None:
-        """The document so far."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,6 +32,7 @@ class Asked:
         command: the command line, without secrets.
         rows: file of the rows; None keeps them in memory.
         recordings: file of a replayed sweep's recordings; None keeps them in memory.
+        is_spread: over a Ray cluster, instead of on one server.
     """
 
     spec: BenchSpec
@@ -54,6 +41,7 @@ class Asked:
     command: Sequence[str]
     rows: Path | None = None
     recordings: Path | None = None
+    is_spread: bool = False
 
 
 def execute(asked: Asked, watcher: Watcher) -> dict[str, Any]:
@@ -71,23 +59,10 @@ def execute(asked: Asked, watcher: Watcher) -> dict[str, Any]:
         num_before = log.num_found
         try:
             with interruptible():
-                watcher.on_start(f"reaching {asked.link.url}" if asked.link.url else "starting a server")
-                with open_bench(asked.spec, asked.link, watcher.on_start) as bench:
-                    document.spec, notes = fit(asked.spec, bench)
-                    document.notes += notes
-                    document.servers.extend(bench.records)
-                    if is_replayed(document.spec, bench.client):
-                        made = predict(
-                            document.spec,
-                            asked.prompts,
-                            bench.client,
-                            path=asked.recordings,
-                            fingerprint=fingerprint,
-                            report=watcher.on_block,
-                        )
-                        document.prediction, document.spec = made, made.live_spec
-                        document.notes += made.notes
-                    run_blocks(asked, bench, document, log, watcher)
+                if asked.is_spread:
+                    Spread(document, log, watcher).run(asked.spec, asked.prompts, asked.link)
+                else:
+                    _run_on_one_server(asked, document, log, watcher, fingerprint)
         except KeyboardInterrupt:
             return document.build(INTERRUPTED)
         except JetspecError as error:
@@ -96,6 +71,26 @@ def execute(asked: Asked, watcher: Watcher) -> dict[str, Any]:
                 raise
             return document.build(ENGINE_FAILED, error=error.what, hint=error.hint)
         return document.build(DONE)
+
+
+def _run_on_one_server(asked: Asked, document: BenchDocument, log: RowLog, watcher: Watcher, fingerprint: str) -> None:
+    watcher.on_start(f"reaching {asked.link.url}" if asked.link.url else "starting a server")
+    with open_bench(asked.spec, asked.link, watcher.on_start) as bench:
+        document.spec, notes = fit(asked.spec, bench)
+        document.notes += notes
+        document.servers.extend(bench.records)
+        if is_replayed(document.spec, bench.client):
+            made = predict(
+                document.spec,
+                asked.prompts,
+                bench.client,
+                path=asked.recordings,
+                fingerprint=fingerprint,
+                report=watcher.on_block,
+            )
+            document.prediction, document.spec = made, made.live_spec
+            document.notes += made.notes
+        run_blocks(asked, bench, document, log, watcher)
 
 
 def run_blocks(asked: Asked, bench: Bench, document: BenchDocument, log: RowLog, watcher: Watcher) -> None:
@@ -107,7 +102,7 @@ def run_blocks(asked: Asked, bench: Bench, document: BenchDocument, log: RowLog,
         document.notes.append("resumed: some rows are from an earlier run of the same command")
     warm = ""
     for number, block in enumerate(blocks, start=1):
-        if not is_done(block, log):
+        if not log.has(block):
             if warm != block.pairing.label:
                 runner.warm_up(block.pairing)
                 warm = block.pairing.label
@@ -117,13 +112,3 @@ def run_blocks(asked: Asked, bench: Bench, document: BenchDocument, log: RowLog,
         document.notes += [note for note in runner.notes if note not in document.notes]
         if is_last and number < len(blocks):
             watcher.on_document(document.build(RUNNING))
-
-
-def is_done(block: Block, log: RowLog) -> bool:
-    """Say whether every request of a block succeeded before; a block with a failure is measured again."""
-    rows = (
-        log.get(block.pairing.label, block.repeat, prompt.prompt_id, arm.label)
-        for prompt in block.prompts
-        for arm in block.pairing.arms
-    )
-    return all(row is not None and row["is_ok"] for row in rows)

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, Self
 
+from jetspec_cli.bench.plan import Block
 from jetspec_cli.reporting.json_doc import finite
 from jetspec_engine.errors import ArtifactError, ConfigError
 
@@ -62,6 +63,15 @@ class RowLog:
     def get(self, pairing: str, repeat: int, prompt_id: str, arm: str) -> Row | None:
         """Return the latest row with a key, or None."""
         return self._rows.get((pairing, repeat, prompt_id, arm))
+
+    def has(self, block: Block) -> bool:
+        """Say whether every request of a block succeeded before; a block with a failure is measured again."""
+        rows = (
+            self.get(block.pairing.label, block.repeat, prompt.prompt_id, arm.label)
+            for prompt in block.prompts
+            for arm in block.pairing.arms
+        )
+        return all(row is not None and row["is_ok"] for row in rows)
 
     def _keep(self, row: Row) -> None:
         self._rows[tuple(row[name] for name in KEY)] = row

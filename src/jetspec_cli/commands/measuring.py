@@ -19,7 +19,7 @@ ROWS_SUFFIX = ".requests.ndjson"
 RECORDINGS_SUFFIX = ".recording.ndjson"
 
 
-def run(spec: BenchSpec, link: Link, *, out: Path | None, output: str, is_dry: bool) -> int:
+def run(spec: BenchSpec, link: Link, *, out: Path | None, output: str, is_dry: bool, is_spread: bool = False) -> int:
     """Measure, or estimate, and print; return the exit code.
 
     Args:
@@ -27,6 +27,7 @@ def run(spec: BenchSpec, link: Link, *, out: Path | None, output: str, is_dry: b
         out: file of the document; None keeps nothing.
         output: format on stdout.
         is_dry: estimate only.
+        is_spread: measure on a Ray cluster.
     """
     options.check_format(output, FORMATS)
     check_choice("dtype", spec.dtype, DTYPES)
@@ -39,7 +40,10 @@ def run(spec: BenchSpec, link: Link, *, out: Path | None, output: str, is_dry: b
     command = environment.redacted_command(sys.argv)
     with console.bar(spec.kind, None) as bar:
         watcher = BenchLive(bar, out)
-        asked = Asked(spec=spec, prompts=prompts, link=link, command=command, rows=rows, recordings=recordings)
+        asked = Asked(
+            spec=spec, prompts=prompts, link=link, command=command, rows=rows, recordings=recordings,
+            is_spread=is_spread,
+        )  # fmt: skip
         document = execute(asked, watcher)
     if out is not None:
         json_doc.write_whole(out, json_doc.dumps(document))

@@ -21,6 +21,10 @@ Replay = Annotated[
         help="Record once, replay every cell, measure the promising ones.  [default: for 5 trees and more]",
     ),
 ]
+EXECUTORS = ("local", "ray")
+Executor = Annotated[
+    str, typer.Option("--executor", help="local: one server; ray: cells over a Ray cluster's GPUs or cores, live.")
+]
 Out = Annotated[Path | None, typer.Option("--out", help="Folder of the results, resumed; results/sweep-... if unset.")]
 
 
@@ -32,8 +36,8 @@ def sweep(
     allow_near_ties: bench.NearTies = False, engine: options.Engine = None, target: options.Target = None,
     head: options.Head = None, drafter: options.DrafterName = None, device: options.Device = None,
     page_size: options.PageSize = None, max_seq_len: options.MaxSeqLen = None, threads: options.Threads = None,
-    api_key: options.ApiKey = None, timeout_s: bench.Timeout = 600.0, dry_run: bench.DryRun = False, out: Out = None,
-    output: bench.Format = "table",
+    api_key: options.ApiKey = None, timeout_s: bench.Timeout = 600.0, executor: Executor = "local",
+    dry_run: bench.DryRun = False, out: Out = None, output: bench.Format = "table",
 ) -> None:  # fmt: skip
     """Gate and measure every cell of a grid beside the linear path, on one server; resumable."""
     from jetspec_cli.bench.grid import pairings_of, trees_of
@@ -42,6 +46,7 @@ def sweep(
     from jetspec_cli.commands.measuring import read_all, run
     from jetspec_cli.environment import api_key as key_of_environment
 
+    is_spread = spread_from(executor, url, replay)
     settings = options.given(
         width=options.parse_integers("--tree-width", tree_width), budget=options.parse_budgets("--budget", budget),
         rule=options.split_list(rule), beta=options.parse_numbers("--beta", beta),
@@ -54,7 +59,8 @@ def sweep(
     spec = BenchSpec(
         kind="sweep", prompts=tuple(Path(name) for name in options.split_list(prompts) or []),
         pairings=pairings_of(trees_of(settings)), load=Load(repeat=repeat, max_new_tokens=max_new_tokens),
-        dtype=dtype, server=server, allow_near_ties=allow_near_ties, replay=replay,
+        dtype=dtype, server=server, allow_near_ties=allow_near_ties,
+        replay=False if is_spread else replay,
     )  # fmt: skip
     link = Link(url=url, api_key=api_key or key_of_environment(), timeout_s=timeout_s)
     # The same command finds its own rows again; another grid gets another folder.
@@ -62,4 +68,26 @@ def sweep(
     folder = out or Path("results") / f"sweep-{spec.fingerprint(prompts_read, url)[:8]}"
     if not dry_run:
         options.writable_folder("--out", folder)
-    raise typer.Exit(run(spec, link, out=folder / "sweep.json", output=output, is_dry=dry_run))
+    raise typer.Exit(run(spec, link, out=folder / "sweep.json", output=output, is_dry=dry_run, is_spread=is_spread))
+
+
+def spread_from(executor: str, url: str | None, replay: bool | None) -> bool:
+    """Say whether cells are spread over a Ray cluster.
+
+    Raises:
+        ConfigError: an executor nobody knows, or one that cannot do what else was asked.
+        UnavailableError: ray is not installed.
+    """
+    from jetspec_cli.bench.spread import require_ray
+    from jetspec_engine.config import check_choice
+    from jetspec_engine.errors import ConfigError
+
+    check_choice("executor", executor, EXECUTORS)
+    if executor == "local":
+        return False
+    for option, value in (("--url", url), ("--replay", replay)):
+        if value:
+            hint = "every worker starts a server of its own and measures every cell"
+            raise ConfigError(f"--executor ray: cannot be used with {option}", hint=hint)
+    require_ray()
+    return True
