@@ -17,6 +17,7 @@ from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 from jetspec_engine.sglang_backend.command_line import settings_being_read
 from jetspec_engine.sglang_backend.compat import (
     block_size_of,
+    keep_no_prefixes,
     server_facts,
     settings_of,
     share_block_size,
@@ -71,7 +72,10 @@ class JetSpecAlgorithm(CustomSpecAlgo):
             ArtifactError: a head that cannot be run as it was trained.
         """
         settings = settings_being_read()
-        check_server(server_facts(server_args, settings))
+        facts = server_facts(server_args, settings)
+        check_server(facts)
+        if facts.recurrent is not None:
+            keep_no_prefixes(server_args)
         check_head_folder(server_args.speculative_draft_model_path)
         share_settings(server_args, settings)
         _handle_dflash(server_args)

@@ -5,18 +5,28 @@ travels along and shows up in ``/server_info``, which is how the launcher proves
 Knows nothing of what is done with the facts.
 """
 
+import logging
 from typing import Any
 
 from sglang.srt.arg_groups.overrides import attention_backends_of, resolved_view
-from sglang.srt.configs.hybrid_arch import mambaish_config
+from sglang.srt.configs.hybrid_arch import hybrid_gdn_config, mambaish_config
 from sglang.srt.configs.model_config import AttentionArch
 
 from jetspec_engine.errors import EngineError
 from jetspec_engine.sglang_backend.args import TreeSettings
 from jetspec_engine.sglang_backend.command_line import SETTINGS_ATTRIBUTE
+from jetspec_engine.sglang_backend.recurrent_limits import GATED_DELTA, RecurrentFacts
 from jetspec_engine.sglang_backend.refusals import ServerFacts
 
 BLOCK_ATTRIBUTE = "_jetspec_block"
+STATE_BACKEND_OPTIONS = (
+    "--linear-attn-backend", "--linear-attn-decode-backend", "--linear-attn-prefill-backend",
+    "--linear-attn-verify-backend",
+)  # fmt: skip
+STATE_OPTIONS = (
+    "--enable-linear-replayssm", "--enable-linear-replayssm-spec", "--enable-unified-memory",
+    "--enable-page-major-kv-layout", "--enable-mamba-cache-stochastic-rounding",
+)  # fmt: skip
 
 
 def server_facts(server_args: Any, settings: TreeSettings) -> ServerFacts:
@@ -39,11 +49,42 @@ def server_facts(server_args: Any, settings: TreeSettings) -> ServerFacts:
         disaggregation_mode=view.disaggregation_mode,
         has_dp_attention=bool(view.enable_dp_attention),
         is_mla=model.attention_arch == AttentionArch.MLA,
-        is_recurrent=mambaish_config(model) is not None,
+        recurrent=recurrent_facts(server_args, model),
         has_sliding_window=bool(model.is_hybrid_swa or model.sliding_window_size),
         has_draft_window=server_args.speculative_draft_window_size is not None,
         draft_path=server_args.speculative_draft_model_path or "",
     )
+
+
+def recurrent_facts(server_args: Any, model: Any) -> RecurrentFacts | None:
+    """Gather what decides whether a target's recurrent layers can be verified; None where it has none.
+
+    Args:
+        server_args: as for ``server_facts``.
+        model: SGLang's ``ModelConfig``.
+    """
+    config = mambaish_config(model)
+    if config is None:
+        return None
+    kind = GATED_DELTA if hybrid_gdn_config(model) is not None else type(config).__name__
+    backends = {option: getattr(server_args, _field(option)) for option in STATE_BACKEND_OPTIONS}
+    return RecurrentFacts(
+        kind=kind, backends={option: name for option, name in backends.items() if name is not None},
+        options=tuple(option for option in STATE_OPTIONS if getattr(server_args, _field(option), False)),
+    )  # fmt: skip
+
+
+def keep_no_prefixes(server_args: Any) -> None:
+    """Turn prefix reuse off for a target with recurrent layers, with a word, in place.
+
+    SGLang keeps a state where a block of the text ends and finds it again by where a chain's rounds pass that place; a
+    tree's do not pass it alike, so a text would continue from another text's state.
+    """
+    if not server_args.disable_radix_cache:
+        server_args.disable_radix_cache = True
+        logging.getLogger("sglang.jetspec").warning(
+            "jetspec: prefixes are not reused: the target has recurrent layers (--disable-radix-cache says it at start)"
+        )
 
 
 def share_settings(server_args: Any, settings: TreeSettings) -> None:
@@ -71,3 +112,7 @@ def settings_of(server_args: Any) -> TreeSettings:
     if shared is None:
         raise EngineError("sglang: the server's configuration lacks JetSpec's settings, expected the plugin's hook")
     return TreeSettings.from_mapping(shared)
+
+
+def _field(option: str) -> str:
+    return option.removeprefix("--").replace("-", "_")

@@ -7,12 +7,13 @@ must be asked whether the plugin is active (``launch`` does). Importing this mod
 import multiprocessing
 from importlib import metadata
 
-from jetspec_engine.sglang_backend import causality, counters, float_layers, run_time
+from jetspec_engine.sglang_backend import causality, counters, float_layers, recurrent_hooks, run_time
 from jetspec_engine.sglang_backend.args import ALGORITHM
 from jetspec_engine.sglang_backend.command_line import with_our_options, with_our_settings
 from jetspec_engine.sglang_backend.refusals import check_version
 
 _COMPONENTS = "sglang.srt.managers.scheduler_components"
+_COMPONENTS_OF_RUNNER = "sglang.srt.model_executor.model_runner_components"
 HOOKED = {
     "add_cli_args": "sglang.srt.server_args.ServerArgs.add_cli_args",
     "from_cli_args": "sglang.srt.server_args.ServerArgs.from_cli_args",
@@ -26,6 +27,8 @@ HOOKED = {
     "norm": "sglang.srt.layers.layernorm.RMSNorm.forward_cuda",
     "activation": "sglang.srt.layers.activation.SiluAndMul.forward_cuda",
     "rotation": "sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_cuda",
+    "windows": "sglang.srt.mem_cache.memory_pool.conv_window_dedup_enabled",
+    "capture": f"{_COMPONENTS_OF_RUNNER}.attention_backend_setup.configure_aux_hidden_state_capture",
 }
 HTTP_SERVER = "sglang.srt.entrypoints.http_server._setup_and_run_http_server"
 
@@ -55,6 +58,8 @@ def activate() -> None:
     HookRegistry.register(HOOKED["norm"], float_layers.normalise_or_activate, HookType.AROUND)
     HookRegistry.register(HOOKED["activation"], float_layers.normalise_or_activate, HookType.AROUND)
     HookRegistry.register(HOOKED["rotation"], float_layers.rotate, HookType.AROUND)
+    HookRegistry.register(HOOKED["windows"], recurrent_hooks.windows_may_overlap, HookType.AROUND)
+    HookRegistry.register(HOOKED["capture"], recurrent_hooks.capture_layers, HookType.AROUND)
     if multiprocessing.parent_process() is None:
         # Only a server's first process speaks HTTP; the others need not import its server.
         from jetspec_engine.sglang_backend.routes import serve_with_our_routes

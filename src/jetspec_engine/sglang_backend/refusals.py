@@ -7,6 +7,7 @@ is repeated here. Imports nothing of sglang: ``compat`` gathers the facts. Knows
 from dataclasses import dataclass
 
 from jetspec_engine.errors import ConfigError, UnavailableError
+from jetspec_engine.sglang_backend.recurrent_limits import RecurrentFacts, check_recurrent
 
 SUPPORTED_VERSION = "0.5.17"
 # How a tree is verified differs; that a backend takes a tree at all, and with which page sizes, is what counts here.
@@ -26,7 +27,8 @@ class ServerFacts:
         page_size: slots per KV page.
         pp_size: pipeline parallel size.
         disaggregation_mode: null, prefill or decode.
-        has_dp_attention, is_mla, is_recurrent: data-parallel attention; latent attention; recurrent (hybrid) layers.
+        has_dp_attention, is_mla: data-parallel attention; latent attention.
+        recurrent: of a hybrid target, None for one of attention only.
         has_sliding_window: some layer of the target attends within a window only.
         has_draft_window: SGLang's compact draft cache is on.
         draft_path: the head, empty for none.
@@ -41,7 +43,7 @@ class ServerFacts:
     disaggregation_mode: str = "null"
     has_dp_attention: bool = False
     is_mla: bool = False
-    is_recurrent: bool = False
+    recurrent: RecurrentFacts | None = None
     has_sliding_window: bool = False
     has_draft_window: bool = False
     draft_path: str = "head"
@@ -75,8 +77,8 @@ def check_server(facts: ServerFacts) -> None:
         raise ConfigError("--enable-dp-attention: not with JETSPEC", hint="leave the option out")
     if facts.is_mla:
         raise ConfigError("target: latent attention (MLA) is not supported by JETSPEC yet", hint="use plain SGLang")
-    if facts.is_recurrent:
-        raise ConfigError("target: recurrent layers are not supported by JETSPEC yet", hint="use plain SGLang")
+    if facts.recurrent is not None:
+        check_recurrent(facts.recurrent, max_width=facts.max_width)
     if facts.max_width > 1:
         _check_tree(facts)
 

@@ -27,12 +27,13 @@ from torch import Tensor
 from jetspec_engine.config import LINEAR
 from jetspec_engine.sglang_backend.compat import block_size_of, settings_of
 from jetspec_engine.sglang_backend.draft_script import DraftScript
+from jetspec_engine.sglang_backend.recurrent_backend import attention_pool, teach_target
 from jetspec_engine.sglang_backend.round_state import PathMover, RoundShape, RoundState
 from jetspec_engine.sglang_backend.scores import NO_TOKEN, SCORES, scores_of
 from jetspec_engine.sglang_backend.tree_drafter import TreeDrafter, VocabShard
 from jetspec_engine.sglang_backend.tree_round import forced, gained
 from jetspec_engine.sglang_backend.tree_switch import TreeSwitch
-from jetspec_engine.sglang_backend.verify_backend import check_layers, teach_trees
+from jetspec_engine.sglang_backend.verify_backend import check_layers
 from jetspec_engine.tree.accept_batched import AcceptedBatch
 
 
@@ -54,7 +55,8 @@ class TreeWorker(DFlashWorkerV2):
         super().init_attention_backends()
         runner = self.model_runner
         pool, requests = runner.token_to_kv_pool, runner.req_to_token_pool
-        heads, head_width = check_layers(runner.model, runner.dtype, pool)
+        attended = attention_pool(pool)
+        heads, head_width = check_layers(runner.model, runner.dtype, attended)
         shape = RoundShape(
             requests=requests.req_to_token.shape[0] + self.ps.tp_size, rows=self.tree_switch.captured,
             depth=self.block_size - 1, width=self._settings.max_width, row_width=requests.req_to_token.shape[1],
@@ -62,8 +64,8 @@ class TreeWorker(DFlashWorkerV2):
         )  # fmt: skip
         has_kernels = can_run_kernels(self.device)
         self._state = RoundState(shape, self.device, has_kernels=has_kernels)
-        self._mover = PathMover([*pool.k_buffer, *pool.v_buffer], has_kernels=has_kernels)
-        runner.attn_backend = teach_trees(runner.attn_backend, self._state, pool=pool, requests=requests)
+        self._mover = PathMover([*attended.k_buffer, *attended.v_buffer], has_kernels=has_kernels)
+        runner.attn_backend = teach_target(runner, self._state, has_kernels=has_kernels)
         self._script = None
         if self._settings.draft_script is not None:
             self._script = DraftScript(positions=shape.row_width, width=shape.width, device=self.device)
@@ -127,6 +129,7 @@ class TreeWorker(DFlashWorkerV2):
         logits = target.logits_output
         target_ids = logits.next_token_logits.argmax(dim=-1).view(count, rows)
         accepted = self._accept(target_ids)
+        self._commit_states(batch, accepted)
         gain = gained(self._state.trees(count), accepted)
         new_seq_lens = prefix + gain.lens
         if on_publish is not None:
@@ -186,6 +189,15 @@ class TreeWorker(DFlashWorkerV2):
         count, rows = target_ids.shape
         tokens = _sample_simulated_acc_len(SIMULATE_ACC_LEN, SIMULATE_ACC_METHOD, min(rows, self.block_size))
         return forced(self._state.trees(count), self._state.paths(count), target_ids, tokens - 1)
+
+    def _commit_states(self, batch: Any, accepted: AcceptedBatch) -> None:
+        """Have SGLang take the last accepted node's recurrent state, the root's where no draft was right."""
+        if self._need_mamba_verify_commit:
+            nodes = accepted.path.gather(1, accepted.num_correct_drafts.unsqueeze(1)).squeeze(1)
+            self.model_runner.attn_backend.update_mamba_state_after_mtp_verify(
+                last_correct_step_indices=nodes, mamba_track_indices=None, mamba_steps_to_track=None,
+                model=self.model_runner.model, req_pool_indices=batch.req_pool_indices,
+            )  # fmt: skip
 
     def _give_context(self, lens: Tensor, path: Tensor, slots: Tensor, positions: Tensor, hidden: Tensor) -> None:
         """Write the accepted nodes' hidden states into the head's cache, at the slots behind the prefix."""

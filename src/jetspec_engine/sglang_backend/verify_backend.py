@@ -47,11 +47,27 @@ class TreeVerify:
         self, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool = True, **kwargs: Any
     ) -> Tensor:
         """Attend, writing the rows' keys and values first."""
-        if not forward_batch.forward_mode.is_target_verify():
-            attended: Tensor = super().forward(  # type: ignore[misc]
-                q, k, v, layer, forward_batch, save_kv_cache, **kwargs
-            )
-            return attended
+        if forward_batch.forward_mode.is_target_verify():
+            return self._verify(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
+        attended: Tensor = super().forward(  # type: ignore[misc]
+            q, k, v, layer, forward_batch, save_kv_cache, **kwargs
+        )
+        return attended
+
+    def forward_extend(  # noqa: PLR0917 SGLang's signature
+        self, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool = True, **kwargs: Any
+    ) -> Tensor:
+        """Attend, where a hybrid target's backend asks for the layers of attention only."""
+        if forward_batch.forward_mode.is_target_verify():
+            return self._verify(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
+        attended: Tensor = super().forward_extend(  # type: ignore[misc]
+            q, k, v, layer, forward_batch, save_kv_cache, **kwargs
+        )
+        return attended
+
+    def _verify(  # noqa: PLR0917 SGLang's order
+        self, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool, **kwargs: Any
+    ) -> Tensor:
         if any(value is not None for value in kwargs.values()):
             raise ConfigError(f"target: layer {layer.layer_id}: {', '.join(kwargs)}: not computed by a tree's verify")
         pool = self.jetspec_pool
