@@ -82,6 +82,10 @@ def activate():
     extend = TorchNativeAttnBackend.forward_extend
     TorchNativeAttnBackend.forward_extend = lambda self, *given, **named: verify_extend(extend, self, *given, **named)
     torch.Tensor.record_stream = lambda *_: None
+    if os.environ.get("CPU_ROUNDS_HYBRID"):
+        import jetspec_cpu_hybrid
+
+        jetspec_cpu_hybrid.activate()
     if os.environ.get("CPU_ROUNDS_KERNELS"):  # in Triton's interpreter
         from jetspec_engine.sglang_backend import tree_worker
 
