@@ -1,4 +1,4 @@
-"""What a round costs on SGLang at Qwen3-8B's shape: python -m tests.measure.sglang_steps --out steps.json.
+"""What a round costs on SGLang at a published shape: python -m tests.measure.sglang_steps --out steps.json.
 
 Dummy weights, batch 1, CUDA graphs, prefill excluded; acceptance is forced (``SGLANG_SIMULATE_ACC_LEN``), as random
 weights accept nothing, and the trees' topology is scripted from what the demo pair's head offered
@@ -18,37 +18,12 @@ from typing import Any
 from tests.measure.common import write
 from tests.measure.sglang_arms import Arm, find_environment, take_turns, wait_for
 from tests.measure.sglang_server import LAUNCH, LINEAR, Server, ServerFailedError, start_all
+from tests.measure.sglang_shapes import BLOCK, MAX_WIDTH, SHAPES, Shape
 from tests.measure.sglang_trace import PHASES, phase_times, read_trace
 
 from jetspec_engine.config import TreeConfig
 
-TARGET = {
-    "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "hidden_size": 4096, "intermediate_size": 12288,
-    "num_hidden_layers": 36, "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128,
-    "vocab_size": 151936, "max_position_embeddings": 40960, "rms_norm_eps": 1e-6, "rope_theta": 1000000,
-    "tie_word_embeddings": False, "torch_dtype": "bfloat16", "hidden_act": "silu", "attention_bias": False,
-    "bos_token_id": 151643, "eos_token_id": 151645, "use_sliding_window": False, "sliding_window": None,
-    "max_window_layers": 36, "attention_dropout": 0.0, "initializer_range": 0.02, "use_cache": True,
-}  # fmt: skip
-BLOCK = 16
-HEAD = {
-    **TARGET, "architectures": ["DFlashDraftModel"], "num_hidden_layers": 5, "block_size": BLOCK,
-    "num_target_layers": 36, "layer_types": ["full_attention"] * 5, "max_window_layers": 5, "is_causal": True,
-    "dflash_config": {"mask_token_id": 151669, "target_layer_ids": [1, 9, 17, 25, 33]},
-}  # fmt: skip
-BUDGETS = (16, 32, 64, 128)
-MAX_WIDTH = 8
-# Servers by wave: those of one wave run together, and the anchors stay up for the next.
-WAVES = (
-    ("plain-fa3", "linear-fa3", "linear-fa4", "linear-triton", "tree-fa3", "tree-fa4"),
-    ("linear-flashinfer", "tree-triton"),
-)
-ANCHORS = ("linear-fa3", "tree-fa3")
 TOPOLOGY = Path(__file__).with_name("sglang_topology.json")
-# Bytes a round must read: the target without its embedding, the head, and the LM head once more for the drafts.
-LM_HEAD_BYTES = 2 * 151936 * 4096
-TARGET_BYTES = 36 * 2 * (4096 * 128 * (2 * 32 + 2 * 8) + 3 * 4096 * 12288) + LM_HEAD_BYTES
-HEAD_BYTES = 5 * 2 * (4096 * 128 * (2 * 32 + 2 * 8) + 3 * 4096 * 12288) + 2 * 5 * 4096 * 4096
 
 
 def parse() -> argparse.Namespace:
@@ -59,7 +34,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--new", type=int, default=512, help="tokens after a prompt of 512")
     parser.add_argument("--accept", type=int, default=5, help="tokens a round, forced")
-    parser.add_argument("--waves", type=int, default=len(WAVES))
+    parser.add_argument("--shape", choices=SHAPES, default="qwen3-8b")
+    parser.add_argument("--waves", type=int, default=9)
     parser.add_argument("--widths", default=str(MAX_WIDTH), help="of the trees, such as 4,8")
     parser.add_argument("--servers", help="only these of a wave, such as linear-fa3,tree-fa3")
     parser.add_argument("--limit", type=float, default=160.0, help="seconds of measuring, about")
@@ -77,16 +53,19 @@ def parse() -> argparse.Namespace:
 def make_server(name: str, options: argparse.Namespace, number: int) -> Server:
     """Describe one server by its name, KIND-BACKEND."""
     kind, backend = name.split("-")
-    folders = {"target": TARGET, "head": HEAD}
+    shape = SHAPES[options.shape]
+    folders = {"target": shape.target, "head": shape.head}
     for folder, config in folders.items():
         (options.work / folder).mkdir(parents=True, exist_ok=True)
         (options.work / folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     words = [
         f"--model-path={options.work / 'target'}", "--load-format=dummy", "--dtype=bfloat16", "--skip-tokenizer-init",
         f"--attention-backend={backend}", "--sampling-backend=pytorch", "--mem-fraction-static=0.95",
-        "--max-total-tokens=8192", "--max-running-requests=4", "--context-length=2048", "--disable-radix-cache",
-        "--cuda-graph-bs", "1", "--cuda-graph-backend-prefill=disabled", "--random-seed=0", "--log-level=info",
-        "--skip-server-warmup", "--sleep-on-idle", f"--nccl-port={options.port + 1000 + number}",
+        "--max-total-tokens=8192", f"--max-running-requests={shape.requests}", "--context-length=2048",
+        "--disable-radix-cache", "--cuda-graph-bs", "1", "--cuda-graph-backend-prefill=disabled", "--random-seed=0",
+        "--log-level=info", "--skip-server-warmup", "--sleep-on-idle",
+        f"--nccl-port={options.port + 1000 + number}",
+        *(word for word in shape.words if kind != "plain" or "speculative" not in word),
     ]  # fmt: skip
     environment = {}
     if kind != "plain":
@@ -98,7 +77,7 @@ def make_server(name: str, options: argparse.Namespace, number: int) -> Server:
     if kind == "tree":
         words += [
             f"--speculative-dflash-tree-width={MAX_WIDTH}", "--speculative-dflash-tree-budget=64",
-            f"--speculative-dflash-tree-budgets={','.join(map(str, BUDGETS))}",
+            f"--speculative-dflash-tree-budgets={','.join(map(str, shape.budgets))}",
             f"--speculative-dflash-draft-script={TOPOLOGY}",
         ]  # fmt: skip
     return Server(
@@ -107,12 +86,12 @@ def make_server(name: str, options: argparse.Namespace, number: int) -> Server:
     )  # fmt: skip
 
 
-def arms_of(server: Server, widths: Sequence[int]) -> list[Arm]:
+def arms_of(server: Server, widths: Sequence[int], budgets: Sequence[int]) -> list[Arm]:
     """Return what is measured on a server, trees of each width and budget among it."""
     kind, backend = server.name.split("-")
     if kind != "tree":
         return [Arm(name=server.name, server=server, kind=kind, rows=BLOCK if kind == "linear" else 1)]
-    grid = [(width, budget) for width in widths for budget in BUDGETS]
+    grid = [(width, budget) for width in widths for budget in budgets]
     trees = [("W1", LINEAR, BLOCK), *((f"W{w} B{n}", TreeConfig(width=w, budget=n), n) for w, n in grid)]
     return [
         Arm(name=f"tree-{backend} {label}", server=server, kind="tree", rows=rows, tree=tree)
@@ -124,18 +103,19 @@ def measure(options: argparse.Namespace, say: Any) -> dict[str, Any]:
     """Run the waves; returns the document. Every server is ended, whatever happens."""
     begin = time.monotonic()
     deadline = begin + options.start_limit + options.wait_limit + options.limit
-    wanted = options.servers.split(",") if options.servers else [name for wave in WAVES for name in wave]
+    shape = SHAPES[options.shape]
+    wanted = options.servers.split(",") if options.servers else [name for wave in shape.waves for name in wave]
     widths = [int(word) for word in options.widths.split(",")]
     ids = random.Random(0).choices(range(1000, 100000), k=512)
     servers: dict[str, Server] = {}
     waves: list[dict[str, Any]] = []
     profiles: dict[str, Any] = {}
     try:
-        for wave in WAVES[: options.waves]:
+        for wave in shape.waves[: options.waves]:
             if time.monotonic() > deadline - 60 and waves:
                 say("no time for the next wave")
                 break
-            for name in set(servers) - set(ANCHORS):
+            for name in set(servers) - set(shape.anchors):
                 servers.pop(name).stop()
             fresh = [make_server(name, options, len(waves) * 10 + n) for n, name in enumerate(wave) if name in wanted]
             servers |= {server.name: server for server in fresh}
@@ -143,11 +123,12 @@ def measure(options: argparse.Namespace, say: Any) -> dict[str, Any]:
             if not waves:
                 wait_for(options.wait_for, time.monotonic() + options.wait_limit, say)
                 deadline = time.monotonic() + options.limit
-            arms = [arm for server in servers.values() if server.error is None for arm in arms_of(server, widths)]
+            running = [server for server in servers.values() if server.error is None]
+            arms = [arm for server in running for arm in arms_of(server, widths, shape.budgets)]
             take_turns(
                 arms, options.turns, lambda server: [server.generate(ids, options.new, ignores_eos=True)], deadline, say
             )
-            waves.append(_wave(fresh, arms, options.bandwidth))
+            waves.append(_wave(fresh, arms, shape, options.bandwidth))
             write(options.out, _document(options, waves, profiles))
             if options.profile and len(waves) == 1:
                 profiles |= profile_rounds(arms, options, ids, say)
@@ -187,13 +168,15 @@ def profile_rounds(arms: Sequence[Arm], options: argparse.Namespace, ids: Sequen
     return found
 
 
-def _wave(servers: Sequence[Server], arms: Sequence[Arm], bandwidth: float) -> dict[str, Any]:
+def _wave(servers: Sequence[Server], arms: Sequence[Arm], shape: Shape, bandwidth: float) -> dict[str, Any]:
     figures = [arm.summary() for arm in arms]
-    linear = [each["ms_a_round"] for each in figures if each["kind"] == "linear" and "ms_a_round" in each]
+    timed = [each for each in figures if "ms_a_round" in each]
+    # Where no stock server fits beside a tree's, its own linear path is what it is held against.
+    stock = [each["ms_a_round"] for each in timed if each["kind"] == "linear"]
+    linear = stock or [each["ms_a_round"] for each in timed if each["arm"].endswith(" W1")]
     for each in figures:
         if "ms_a_round" in each:
-            read = TARGET_BYTES + (0 if each["kind"] == "plain" else HEAD_BYTES + LM_HEAD_BYTES)
-            floor = read / bandwidth / 1e9
+            floor = shape.round_bytes(each["rows"], has_draft=each["kind"] != "plain") / bandwidth / 1e9
             each |= {"floor_ms": round(floor, 3), "above_floor": round(each["ms_a_round"] / floor, 4)}
             each["ratio_to_fastest_linear"] = round(each["ms_a_round"] / min(linear), 4) if linear else None
     return {
@@ -208,7 +191,8 @@ def _wave(servers: Sequence[Server], arms: Sequence[Arm], bandwidth: float) -> d
 
 def _document(options: argparse.Namespace, waves: list[dict[str, Any]], profiles: dict[str, Any]) -> dict[str, Any]:
     return {
-        "schema_version": 1, "what": "ms a round at Qwen3-8B's shape, dummy weights, batch 1", "commit": options.commit,
+        "schema_version": 1, "what": f"ms a round at the shape of {options.shape}, dummy weights, batch 1",
+        "shape": options.shape, "commit": options.commit,
         "date": time.strftime("%Y-%m-%d"), "environment": find_environment(), "prompt_tokens": 512,
         "new_tokens": options.new, "forced_accept_length": options.accept, "turns": options.turns,
         "bandwidth_tb_s": options.bandwidth, "waves": waves, "profiles": profiles,

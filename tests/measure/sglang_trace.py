@@ -19,11 +19,14 @@ from typing import Any
 LEAST_OF_A_GRAPH = 20
 TOP_W, BUILD, MOVE = "_best_of", ("_rank", "_grow", "_lay_out"), "_move"
 VERIFY_ATTENTION = ("_prefix", "_tail")
+# Ours and SGLang's of gated-delta layers; its scatter commits what they kept.
+STATE = ("_delta", "_convolve", "fused_sigmoid_gating_delta_rule", "_causal_conv1d_update")
+COMMIT = ("_fused_mamba_state_scatter", "_fused_conv_window_scatter")
 GPU_EVENTS = ("kernel", "gpu_memcpy", "gpu_memset")
 PHASES = (
     "draft forward", "LM head for drafts", "top W", "script (measurement only)", "build and layout",
-    "stage verify", "verify: attention", "verify: rest", "accept and move",
-    "append to the head's cache and next inputs",
+    "stage verify", "verify: attention", "verify: recurrent state", "verify: experts", "verify: rest",
+    "accept and move", "commit of recurrent state", "append to the head's cache and next inputs",
 )  # fmt: skip
 
 
@@ -113,9 +116,11 @@ def _split(works: Sequence[Work], targets: set[int], drafts: set[int]) -> dict[s
             continue
         if work.launch in targets:
             verified = True
-            phase = "verify: attention" if _is_attention(work) else "verify: rest"
+            phase = _phase_of_verify(work)
         elif not verified:
             phase = "stage verify"
+        elif work.name.startswith(COMMIT):
+            phase = "commit of recurrent state"
         elif not has_move or not moved:
             phase = "accept and move"
             moved = moved or _is(work, MOVE)
@@ -123,6 +128,14 @@ def _split(works: Sequence[Work], targets: set[int], drafts: set[int]) -> dict[s
             phase = "append to the head's cache and next inputs"
         times[phase] += work.length
     return times
+
+
+def _phase_of_verify(work: Work) -> str:
+    if work.name.startswith(STATE):
+        return "verify: recurrent state"
+    if "moe" in work.name.lower():
+        return "verify: experts"
+    return "verify: attention" if _is_attention(work) else "verify: rest"
 
 
 def _split_draft(works: Sequence[Work]) -> dict[str, float]:

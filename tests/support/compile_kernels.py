@@ -14,6 +14,9 @@ from jetspec_engine.sglang_backend.kernels import (
     build_trees,
     lay_out,
     move_rows,
+    path_conv,
+    path_delta,
+    path_plan,
     top_candidates,
     verify_attention,
 )
@@ -26,8 +29,10 @@ POINTERS = {
     "anchors tokens parents ids out_tokens out_parents out_depths out_count target_ids counts bonus": "*i64",
     "first_child next_sibling positions addresses words strides": "*i64",
     "tops weights partial logprobs out_logprobs sums": "*fp32",
+    "decay_scale state kept": "*fp32",
+    "mixed weight bias decay write decay_bias": "x",
     "settings": "*fp64",
-    "path bounds caps": "*i32",
+    "path bounds caps begins": "*i32",
     "out_valid mask": "*i1",
     "logits": "*bf16",
 }
@@ -36,7 +41,7 @@ TYPES = {name: kind for names, kind in POINTERS.items() for name in names.split(
 
 def compile_one(kernel, dtype, constants, overrides=None, **options):
     """Compile with these constants for queries of this dtype, or raise; overrides are types by argument name."""
-    known = {**TYPES, "scale": "fp32", **(overrides or {})}
+    known = {**TYPES, "scale": "fp32", "epsilon": "fp32", **(overrides or {})}
     signature, fixed, hints = {}, {}, {}
     for place, name in enumerate(kernel.arg_names):
         kind = known.get(name, "i32").replace("x", f"*{dtype}")
@@ -52,7 +57,9 @@ def compile_one(kernel, dtype, constants, overrides=None, **options):
 
 def attention_cases():
     """Both halves of verify attention, in the shapes they run in."""
-    for dtype, group, width, windowed in (("bf16", 4, 128, False), ("fp16", 3, 64, True), ("fp32", 3, 64, False)):
+    for dtype, group, width, windowed in (
+        ("bf16", 4, 128, False), ("bf16", 8, 256, False), ("fp16", 3, 64, True), ("fp32", 3, 64, False)
+    ):  # fmt: skip
         tiles = verify_attention.FLOAT_TILES if dtype == "fp32" else verify_attention.HALF_TILES
         shape = {"GROUP": group, "WIDTH": width, "BLOCK": tiles.block, "WINDOWED": windowed, "HAS_FIRST": windowed,
                  "OVERLAP": dtype == "bf16"}  # fmt: skip
@@ -79,8 +86,19 @@ def tree_cases():
     yield top_candidates._best_of_all, "", {"CHUNKS": 128, "KEYS": 1024}, {"keys": "*i64"}, {}
 
 
+def state_cases():
+    """The kernels of gated-delta layers, in the shape of Qwen3.6-35B-A3B and in full precision."""
+    for dtype, width in (("bf16", 128), ("fp32", 16)):
+        heads = {"KEY_HEADS": 16, "KEY_WIDTH": width, "VALUE_HEADS": 32, "VALUE_WIDTH": width, "VALUES": min(width, 32)}
+        yield path_delta._delta, dtype, heads, None, {"num_warps": 1, "enable_fp_fusion": True}
+        shape = {"TAPS": 4, "BLOCK": path_conv.FEATURES, "HAS_BIAS": dtype == "fp32", "HAS_SILU": True}
+        windows = {"state": f"*{dtype}", "kept": f"*{dtype}"}
+        yield path_conv._convolve, dtype, shape, windows, {"num_warps": 4, "enable_fp_fusion": True}
+    yield path_plan._plan, "", {"NODES": 64, "ROWS": path_plan.ROWS}, None, {"num_warps": 1}
+
+
 def main() -> None:
-    for kernel, dtype, constants, overrides, options in (*attention_cases(), *tree_cases()):
+    for kernel, dtype, constants, overrides, options in (*attention_cases(), *tree_cases(), *state_cases()):
         compiled = compile_one(kernel, dtype, constants, overrides, **options)
         sys.stdout.write(f"{kernel.fn.__name__} {dtype} shared {compiled.metadata.shared}\n")
 

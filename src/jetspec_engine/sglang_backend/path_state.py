@@ -47,7 +47,7 @@ def convolve_paths_reference(
     return out.view_as(mixed)
 
 
-def delta_paths_reference(  # noqa: PLR0914 the operands of one recurrence
+def delta_paths_reference(
     mixed: Tensor, decay: Tensor, write: Tensor, decay_scale: Tensor, decay_bias: Tensor, *,
     heads: tuple[int, int], widths: tuple[int, int], state: Tensor, slots: Tensor, path: Tensor, depths: Tensor,
     kept: Tensor,
@@ -59,7 +59,7 @@ def delta_paths_reference(  # noqa: PLR0914 the operands of one recurrence
     """
     requests, nodes = depths.shape
     sizes = [heads[0] * widths[0], heads[0] * widths[0], heads[1] * widths[1]]
-    query, key, value = mixed.float().split(sizes, dim=-1)
+    query, key, value = torch.split(mixed.float(), sizes, dim=-1)
     query, key = (
         part.view(requests, nodes, heads[0], widths[0]).repeat_interleave(heads[1] // heads[0], dim=2)
         for part in (query, key)

@@ -42,9 +42,7 @@ class RecurrentVerify:
         else:
             super().init_forward_metadata_out_graph(forward_batch, in_capture=in_capture)  # type: ignore[misc]
 
-    def forward_extend(  # noqa: PLR0917 SGLang's signature
-        self, layer: Any, forward_batch: Any, mixed_qkv: Any, a: Any, b: Any, **kwargs: Any
-    ) -> Tensor:
+    def forward_extend(self, layer: Any, forward_batch: Any, mixed_qkv: Any, a: Any, b: Any, **kwargs: Any) -> Tensor:
         """Run a layer on a prefill or on the nodes of a verify; returns (1, rows, value heads, value width)."""
         if not forward_batch.forward_mode.is_target_verify():
             extended: Tensor = super().forward_extend(  # type: ignore[misc]

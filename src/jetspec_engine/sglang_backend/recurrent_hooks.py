@@ -26,7 +26,7 @@ def capture_layers(original: Callable[..., None], *, model: Any, **options: Any)
 
     SGLang's text-only Qwen3.5 classes hand out what their body captures and lack the method that asks it to.
     """
-    body = getattr(model, "model", None)
+    body: Any = getattr(model, "model", None)
     wanted = "set_dflash_layers_to_capture"
     if not hasattr(model, wanted) and hasattr(body, wanted) and hasattr(model, "capture_aux_hidden_states"):
 

@@ -95,7 +95,7 @@ class RecurrentRound:
     def remember(  # noqa: PLR0917 a layer's inputs
         self, mixed: Tensor, decay: Tensor, write: Tensor, layer: Any, states: LayerStates, rows: int
     ) -> Tensor:
-        """Run every node's path through the layer's memory; returns (r * rows, value heads, value width). Capturable."""
+        """Run every path through the layer's memory; returns (r * rows, value heads, value width). Capturable."""
         count = len(mixed) // rows
         heads, widths = (layer.num_k_heads, layer.num_v_heads), (layer.head_k_dim, layer.head_v_dim)
         options = self._options(count) | {"state": states.memory, "kept": states.kept_memory}
@@ -110,7 +110,7 @@ class RecurrentRound:
         out = mixed.new_empty(len(mixed), heads[1], widths[1])
         return delta_paths(mixed, *gates, shape=shape, begins=self._begins[rows][:count], out=out, **options)
 
-    def _options(self, count: int) -> dict[str, Tensor]:
+    def _options(self, count: int) -> dict[str, Any]:
         return {
             "slots": self.slots[:count], "path": self._round.paths(count), "depths": self._round.trees(count).depths
         }  # fmt: skip

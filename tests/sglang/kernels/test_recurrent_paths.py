@@ -24,10 +24,11 @@ from jetspec_engine.tree.batched import build_best_first_batched  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TAPS, DEPTH, SLOTS = 4, 5, 6
-SHAPE = DeltaShape(key_heads=2, key_width=16, value_heads=4, value_width=16)
+SHAPE = DeltaShape(key_heads=1, key_width=16, value_heads=2, value_width=16)
 HEADS, WIDTHS = (SHAPE.key_heads, SHAPE.value_heads), (SHAPE.key_width, SHAPE.value_width)
 FEATURES = 2 * HEADS[0] * WIDTHS[0] + HEADS[1] * WIDTHS[1]
-TREES = [(1, 6), (2, 7), (3, 12), (4, 16)]
+# The interpreter takes a second a node.
+TREES = [(1, 6), (2, 7), (3, 12), (4, 16), (7, 64)] if DEVICE == "cuda" else [(2, 7), (4, 9)]
 
 
 class Scene:
@@ -48,13 +49,15 @@ class Scene:
         self.trees, self.nodes, self.requests = trees, nodes, requests
         self.path, self.depths = node_paths(trees, DEPTH).int().contiguous().to(DEVICE), trees.depths.to(DEVICE)
         self.slots = torch.randperm(SLOTS, generator=made)[:requests].int().to(DEVICE)
-        self.mixed, self.a, self.b = normal(requests * nodes, FEATURES), normal(requests * nodes, 4), normal(
-            requests * nodes, 4
+        self.mixed, self.a, self.b = (
+            normal(requests * nodes, FEATURES),
+            normal(requests * nodes, HEADS[1]),
+            normal(requests * nodes, HEADS[1]),
         )
         self.weight, self.bias = normal(FEATURES, TAPS), normal(FEATURES)
         self.conv = normal(SLOTS, FEATURES, TAPS - 1)
         self.memory = normal(SLOTS, HEADS[1], WIDTHS[1], WIDTHS[0]).to(state_dtype)
-        self.scale, self.dt = normal(4), normal(4)
+        self.scale, self.dt = normal(HEADS[1]), normal(HEADS[1])
 
     def kept(self):
         conv = self.conv.new_full((self.requests + 1, self.nodes, FEATURES, TAPS - 1), float("nan"))

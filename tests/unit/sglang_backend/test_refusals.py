@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from jetspec_engine.errors import ConfigError, UnavailableError
+from jetspec_engine.sglang_backend.recurrent_limits import RecurrentFacts
 from jetspec_engine.sglang_backend.refusals import ServerFacts, check_server, check_version
 
 TREE = ServerFacts(width=8, max_width=8)
@@ -26,7 +27,7 @@ AT_ANY_WIDTH = {
     "--disaggregation-mode: decode": {"disaggregation_mode": "decode"},
     "--enable-dp-attention": {"has_dp_attention": True},
     "MLA": {"is_mla": True},
-    "recurrent": {"is_recurrent": True},
+    "Mamba2": {"recurrent": RecurrentFacts(kind="Mamba2")},
 }
 
 
@@ -49,6 +50,10 @@ def test_refused_at_any_width(facts, words, changes):
         {"attention_backends": ("fa4",), "page_size": 16},
         {"attention_backends": ("triton",), "page_size": 16, "has_sliding_window": True},
         {"has_draft_window": True},
+        # Item 4 of hybrid targets: states that a tree's verify would read otherwise than they were written.
+        {"recurrent": RecurrentFacts(backends={"--linear-attn-backend": "flashinfer"})},
+        {"recurrent": RecurrentFacts(backends={"--linear-attn-decode-backend": "cutedsl"})},
+        {"recurrent": RecurrentFacts(options=("--enable-linear-replayssm-spec",))},
     ],
 )
 def test_R14_refused_for_a_tree_only(changes):
@@ -68,3 +73,8 @@ def test_R14_backends_and_pages_that_take_a_tree(backend, page_size):
 def test_a_chain_that_may_become_a_tree_is_held_to_a_trees_limits():
     with pytest.raises(ConfigError):
         check_server(replace(CHAIN, max_width=8, attention_backends=("trtllm_mha",)))
+
+
+@pytest.mark.parametrize("facts", [TREE, CHAIN], ids=["tree", "chain"])
+def test_R13_gated_delta_layers_run_at_any_width(facts):
+    check_server(replace(facts, recurrent=RecurrentFacts(backends={"--linear-attn-backend": "triton"})))

@@ -3,6 +3,8 @@
 What they do to a state is written out here anew, so that rounds are held against something of another hand.
 """
 
+from itertools import pairwise
+
 import torch
 
 
@@ -19,7 +21,7 @@ def causal_conv1d_fn_cpu(
 ):
     out = torch.empty_like(mixed)
     starts = query_start_loc.tolist()
-    for place, (begin, end) in enumerate(zip(starts, starts[1:], strict=False)):
+    for place, (begin, end) in enumerate(pairwise(starts)):
         slot = int(cache_indices[place])
         past = conv_states[slot] if bool(has_initial_state[place]) else torch.zeros_like(conv_states[slot])
         rows, kept = _convolve(mixed[:, begin:end].T, past, weight, bias, activation is not None)
@@ -37,7 +39,7 @@ def causal_conv1d_update_cpu(mixed, conv_states, weight, bias, activation, *, co
     return out
 
 
-def _recur(q, k, v, g, beta, memory):
+def _recur(q, k, v, g, beta, memory):  # noqa: PLR0917 the recurrence has so many
     """(n, H, ..) rows and a (V heads, V, K) state -> (n, V heads, V) and the state after them."""
     group = v.shape[1] // q.shape[1]
     q, k = (torch.nn.functional.normalize(part.float(), dim=-1, eps=0.0) for part in (q, k))
@@ -59,7 +61,7 @@ def fused_gdn_gating_cpu(decay_scale, a, b, dt_bias):
 def chunk_gated_delta_rule_cpu(*, q, k, v, g, beta, initial_state, initial_state_indices, cu_seqlens, **_):
     out = torch.empty_like(v)
     starts = cu_seqlens.tolist()
-    for place, (begin, end) in enumerate(zip(starts, starts[1:], strict=False)):
+    for place, (begin, end) in enumerate(pairwise(starts)):
         slot = int(initial_state_indices[place])
         part = slice(begin, end)
         out[0, part], initial_state[slot] = _recur(
