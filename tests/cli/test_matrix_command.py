@@ -6,12 +6,14 @@ import json
 import re
 import shutil
 import subprocess
+from html import escape
 from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 
 from jetspec_cli import app
+from jetspec_cli.reporting.html_page import shade
 from support.mock_server import Script
 from support.stream_server import stream_server
 
@@ -276,20 +278,36 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 PROBE = (
     "<script>addEventListener('load', () => {const d = document.documentElement;"
     "document.querySelectorAll('th button').forEach((b) => b.click());"
-    "document.title = `WIDTHS ${d.scrollWidth} ${innerWidth} ${window.failed || 'clean'}`})</script>"
+    "const paper = getComputedStyle(document.body).backgroundColor.replaceAll(' ', '');"
+    "top.document.title = `WIDTHS ${d.scrollWidth} ${innerWidth} ${paper} ${window.failed || 'clean'}`})</script>"
 )
+PHONE, DESKTOP = 390, 1280
+PAPER = {"light": "rgb(255,255,255)", "dark": "rgb(20,23,26)"}
+
+
+def test_the_dearer_rounds_are_the_red_ones_and_small_differences_are_pale():
+    assert ["bad" in one for one in shade("round_ms", [[6.5, 7.7]])[0]] == [False, True]
+    assert ["bad" in one for one in shade("tok_s_at", [[400, 800]])[0]] == [True, False]
+    pale, full = shade("step_cost_ratio", [[1.02]])[0], shade("step_cost_ratio", [[1.5]])[0]
+    assert "--far:5%" in pale[0], "rounded from 4.5"
+    assert "--far:45%" in full[0]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
-@pytest.mark.parametrize("width", [500, 1280])
-def test_the_page_does_not_overflow_in_a_browser(jetspec, results, tmp_path, width):
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+@pytest.mark.parametrize("scheme", PAPER)
+def test_the_page_does_not_overflow_in_a_browser(jetspec, results, tmp_path, width, scheme):
     page = tmp_path / "page.html"
     assert jetspec("matrix", results, "--out", page).code == 0
     watch = "<script>window.onerror = (what) => {window.failed = what}</script>"
-    page.write_text(page.read_text().replace("<head>", "<head>" + watch).replace("</body>", PROBE + "</body>"))
-    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},900", "--dump-dom"]
+    text = page.read_text().replace("<head>", "<head>" + watch).replace("</body>", PROBE + "</body>")
+    # No window is as narrow as a phone: the page is put into a frame that is.
+    framed = f'<title></title><iframe style="width:{width}px;border:0" srcdoc="{escape(text)}"></iframe>'
+    page.write_text(framed)
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=1400,900", "--dump-dom"]
+    command += [f"--blink-settings=preferredColorScheme={('dark', 'light').index(scheme)}"]
     done = subprocess.run([*command, page.as_uri()], capture_output=True, text=True, timeout=60, check=True)
-    found = re.search(r"<title>WIDTHS (\d+) (\d+) (\w+)", done.stdout)
-    assert int(found[1]) <= int(found[2])
-    assert found[3] == "clean"
+    found = re.search(r"<title>WIDTHS (\d+) (\d+) (\S+) (\w+)", done.stdout)
+    assert int(found[1]) <= int(found[2]) == width
+    assert (found[3], found[4]) == (PAPER[scheme], "clean")

@@ -10,10 +10,13 @@ from typing import Any
 from jetspec_cli.reporting import pareto_svg
 from jetspec_cli.reporting.cells import HEADINGS, best_lines, flat, shown
 from jetspec_cli.reporting.html_style import SCRIPT, STYLE
-from jetspec_cli.reporting.matrix_text import environment_lines, grid, setting_line
+from jetspec_cli.reporting.matrix_text import LOWER_IS_BETTER, environment_lines, grid, setting_line
 
 # Cells are shaded by how far a value lies from the one that decides, or within their own range.
 MIDDLE = {"speedup": 1.0, "speedup_by_class": 1.0, "speedup_plain": 1.0, "accept_ratio": 1.0, "step_cost_ratio": 1.0}
+# A ratio this far from the one that decides has the full colour, whatever the others are.
+MIN_REACH = 0.2
+MAX_NARROW_COLUMNS = 5
 SORT_KEYS = {
     "accept_length": "accept_length",
     "accept_rate": "accept_rate",
@@ -82,7 +85,9 @@ def _matrix(matrix: Mapping[str, Any]) -> str:
     for line, colors in zip(lines, shades, strict=True):
         cells = (f"<td{color}>{escape(value)}</td>" for value, color in zip(line[1:], colors, strict=True))
         body += f'<tr><th scope="row">{escape(line[0])}</th>{"".join(cells)}</tr>'
-    return _box(matrix["title"], f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>", "heat")
+    is_wide = len(heading) > MAX_NARROW_COLUMNS
+    kind = "heat words" if matrix["metric"] == "verdict" else "heat"
+    return _box(matrix["title"], f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>", kind, is_wide=is_wide)
 
 
 def shade(metric: str, values: Sequence[Sequence[Any]]) -> list[list[str]]:
@@ -90,7 +95,8 @@ def shade(metric: str, values: Sequence[Sequence[Any]]) -> list[list[str]]:
     numbers = [value for line in values for value in line if isinstance(value, (int, float))]
     middle = MIDDLE.get(metric, sum(numbers) / len(numbers) if numbers else 0.0)
     reach = max((abs(value - middle) for value in numbers), default=0.0) or 1.0
-    sign = -1 if metric == "step_cost_ratio" else 1
+    reach = max(reach, MIN_REACH) if metric in MIDDLE else reach
+    sign = -1 if metric in LOWER_IS_BETTER else 1
 
     def style(value: Any) -> str:
         if isinstance(value, (int, float)):
@@ -145,10 +151,10 @@ def _environment(runs: Iterable[Mapping[str, Any]]) -> str:
     return f'<section aria-labelledby="env"><h2 id="env">Environment</h2><ul>{lines}</ul></section>'
 
 
-def _box(title: str, content: str, kind: str) -> str:
+def _box(title: str, content: str, kind: str, *, is_wide: bool = False) -> str:
     """Return a table in a box that scrolls by itself, reachable by keyboard."""
     name = escape(title)
     return (
-        f'<div class="box" role="region" tabindex="0" aria-label="{name}">'
-        f'<table class="{kind}"><caption>{name}</caption>{content}</table></div>'
+        f'<div class="box{" wide" if is_wide else ""}" role="region" tabindex="0" aria-label="{name}">'
+        f'<table class="{kind}"><caption><span>{name}</span></caption>{content}</table></div>'
     )

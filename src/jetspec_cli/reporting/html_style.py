@@ -15,7 +15,10 @@ h1 { font-size: 1.75rem; margin: 0.5rem 0; } h2 { font-size: 1.2rem; margin: 2re
 .box { overflow-x: auto; margin: 1rem 0; max-width: 100%; min-width: 0; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
 caption { text-align: left; font-weight: 600; padding: 0.25rem 0; }
+caption span { display: inline-block; position: sticky; left: 0; max-width: calc(100vw - 2rem); }
 th, td { border: 1px solid var(--line); padding: 0.3rem 0.6rem; text-align: right; white-space: nowrap; }
+.wide { grid-column: 1 / -1; } .wide table { min-width: 0; } .heat td { white-space: normal; }
+.words td { font-size: 0.8rem; line-height: 1.25; padding: 0.3rem; }
 th[scope=row] { text-align: left; font-weight: 600; } thead th { font-weight: 600; }
 td.good { background: color-mix(in srgb, var(--good) var(--far), transparent); }
 td.bad { background: color-mix(in srgb, var(--bad) var(--far), transparent); }

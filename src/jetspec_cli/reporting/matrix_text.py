@@ -8,6 +8,7 @@ from jetspec_cli.reporting.cells import DASH, best_lines, csv_text, mark, number
 
 Report = Mapping[str, Any]
 DIGITS = {"step_cost_ratio": 3, "tok_s_at": 0}
+LOWER_IS_BETTER = ("step_cost_ratio", "round_ms")
 
 
 def as_json(report: Report) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jetspec_cli.reporting import pareto_svg
-from jetspec_cli.reporting.matrix_text import grid, setting_line
+from jetspec_cli.reporting.matrix_text import LOWER_IS_BETTER, grid, setting_line
 from jetspec_engine.errors import InconclusiveError, UnavailableError
 
 COLOR_OF_VERDICT = {
@@ -19,7 +19,7 @@ COLOR_OF_VERDICT = {
 }
 # Beyond so many points their names would cover them; then only those on the front are named.
 MAX_NAMES = 12
-SHOWN = ("speedup", "step_cost_ratio", "accept_length")
+SHOWN = ("speedup", "step_cost_ratio", "accept_length", "round_ms", "tok_s_at")
 
 
 def require_matplotlib() -> None:
@@ -51,7 +51,9 @@ def draw(report: Mapping[str, Any], path: Path, kind: str) -> None:
     for group in report["groups"]:
         points = pareto_svg.points_of(group["cells"])
         panels += [("points", points, setting_line(group["setting"]))] if points else []
-        panels += [("matrix", matrix, matrix["title"]) for matrix in group["matrices"] if matrix["metric"] in SHOWN]
+        about = f"\n{setting_line(group['setting'])}" if len(report["groups"]) > 1 else ""
+        shown = [matrix for matrix in group["matrices"] if matrix["metric"] in SHOWN]
+        panels += [("matrix", matrix, matrix["title"] + about) for matrix in shown]
     if not panels:
         raise InconclusiveError("nothing to draw: no tree cell was measured beside linear")
     columns = min(2, len(panels))
@@ -83,7 +85,7 @@ def _draw_matrix(axes: Any, matrix: Mapping[str, Any]) -> None:
     heading, *lines = grid(matrix)
     nothing = float("nan")
     values = [[nothing if value is None else float(value) for value in line] for line in matrix["values"]]
-    axes.imshow(values, aspect="auto", cmap="RdYlGn_r" if matrix["metric"] == "step_cost_ratio" else "RdYlGn")
+    axes.imshow(values, aspect="auto", cmap="RdYlGn_r" if matrix["metric"] in LOWER_IS_BETTER else "RdYlGn")
     axes.set_xticks(range(len(matrix["columns"])), heading[1:])
     axes.set_yticks(range(len(matrix["rows"])), [line[0] for line in lines])
     axes.set(xlabel=matrix["column_name"], ylabel=matrix["row_name"])
