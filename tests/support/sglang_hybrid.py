@@ -10,11 +10,12 @@ from jetspec_engine.models.random_target import write_random_target
 BLOCK = 8
 # What SGLang's configuration classes ask for; they place attention by an interval and read no ``layer_types``.
 PLACES = {"full_attention_interval": 2, "layer_types": ["linear_attention", "full_attention"] * 2}
+ROTATION = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
 NEEDED = {
     "qwen3-moe": {"mlp_only_layers": [], "sliding_window": None, "use_sliding_window": False},
     "qwen3-next": {**PLACES, "norm_topk_prob": True, "decoder_sparse_step": 1, "mlp_only_layers": []},
-    "qwen3.5": PLACES,
-    "qwen3.5-moe": PLACES,
+    "qwen3.5": {**PLACES, "rope_parameters": ROTATION},
+    "qwen3.5-moe": {**PLACES, "rope_parameters": ROTATION},
 }
 
 

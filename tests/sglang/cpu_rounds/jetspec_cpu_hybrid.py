@@ -29,9 +29,8 @@ def normalise(layer, x, z=None):
 def activate():
     """Patch the wheel."""
     mamba = importlib.import_module("sgl_kernel.mamba")  # the package answers for every other name
-    operators = torch.ops.sgl_kernel
-    operators.fused_gdn_gating_cpu = mamba.fused_gdn_gating_cpu
-    operators.fused_sigmoid_gating_delta_rule_update_cpu = mamba.fused_sigmoid_gating_delta_rule_update_cpu
+    for name in (name for name in dir(mamba) if name.endswith("_cpu")):
+        setattr(torch.ops.sgl_kernel, name, getattr(mamba, name))
     import sglang.srt.layers.attention.hybrid_linear_attn_backend as hybrid
     from sglang.kernels.ops.attention.fla import layernorm_gated
     from sglang.srt.mem_cache.memory_pool import MambaPool

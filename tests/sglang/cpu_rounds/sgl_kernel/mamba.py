@@ -81,3 +81,33 @@ def fused_sigmoid_gating_delta_rule_update_cpu(
             q[0, row], k[0, row], v[0, row], g[0, row], beta[0, row], initial_state_source[slot].float()
         )
     return out
+
+
+def fused_qkvzba_split_reshape_cat_contiguous_cpu(  # noqa: PLR0917 SGLang's order
+    qkvz, ba, key_heads, value_heads, key_width, value_width
+):
+    keys, values = key_heads * key_width, value_heads * value_width
+    mixed, z = qkvz.split([2 * keys + values, values], dim=-1)
+    b, a = ba.chunk(2, dim=-1)
+    return mixed.contiguous(), z.reshape(len(z), value_heads, value_width), b.contiguous(), a.contiguous()
+
+
+def _normalise(rows, weight, epsilon):
+    spread = torch.rsqrt(rows.float().square().mean(-1, keepdim=True) + epsilon)
+    return (rows.float() * spread * (1 + weight.float())).to(rows.dtype)
+
+
+def fused_qk_gemma_rmsnorm_cpu(q, k, q_weight, k_weight, epsilon, width):  # noqa: PLR0917 SGLang's order
+    return tuple(_normalise(part.reshape(-1, width), w, epsilon) for part, w in ((q, q_weight), (k, k_weight)))
+
+
+def fused_qk_gemma_rmsnorm_with_gate_cpu(  # noqa: PLR0917 SGLang's order
+    q_gate, k, q_weight, k_weight, epsilon, width, heads
+):
+    q, gate = q_gate.reshape(len(q_gate), heads, 2 * width).chunk(2, dim=-1)
+    normed = fused_qk_gemma_rmsnorm_cpu(q, k, q_weight, k_weight, epsilon, width)
+    return *normed, gate.reshape(len(gate), -1)
+
+
+def fused_sigmoid_mul_cpu(attended, gate, *_, **__):
+    return attended * gate.reshape_as(attended).sigmoid()
