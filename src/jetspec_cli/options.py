@@ -4,7 +4,8 @@ Precedence is flag > gate file > default, and every default lives in ``jetspec_e
 here default to None. Knows nothing of what commands do.
 """
 
-import json
+import itertools
+import math
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,10 +13,12 @@ from typing import Annotated, Any
 
 import typer
 
+from jetspec_cli.json_text import parse_json
 from jetspec_engine.config import TREE_RULES, ServeConfig, TreeConfig, did_you_mean
 from jetspec_engine.errors import ConfigError
 
 CHAIN = "chain"
+MAX_TREES = 10_000
 
 SERVE, TREE = ServeConfig(), TreeConfig()
 
@@ -115,7 +118,7 @@ def parse_settings(flag: str, pairs: Sequence[str], groups: Sequence[str]) -> di
                 f"{flag}: {pair!r}, expected NAME=VALUE or one of {', '.join(groups)} as GROUP.NAME=VALUE"
             )
         try:
-            value = json.loads(text)
+            value = parse_json(text)
         except ValueError:
             value = text
         (found.setdefault(group, {}) if group else found)[inner] = value
@@ -144,6 +147,19 @@ def choose_rule(rules: Sequence[str] | None, *, has_gap_options: bool) -> list[s
                 hint="leave out the rule or the two",
             )
     return list(rules or ["top2gap"])
+
+
+def trees_of_product(axes: Mapping[str, Sequence[Any]]) -> list[TreeConfig]:
+    """Return the tree of every combination of the values given for each key; a budget may be CHAIN.
+
+    Raises:
+        ConfigError: a value out of range, or more combinations than anybody would wait for.
+    """
+    count = math.prod(len(values) for values in axes.values())
+    if count > MAX_TREES:
+        raise ConfigError(f"tree: {count} combinations, expected at most {MAX_TREES}")
+    cells = (dict(zip(axes, values, strict=True)) for values in itertools.product(*axes.values()))
+    return [TreeConfig.from_mapping({**c, "budget": None if c["budget"] == CHAIN else c["budget"]}) for c in cells]
 
 
 def tree_from(settings: Mapping[str, Any]) -> TreeConfig:

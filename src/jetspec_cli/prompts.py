@@ -101,7 +101,7 @@ def parse_line(line: bytes) -> Prompt:
     except _LineError:
         raise
     except json.JSONDecodeError as error:
-        raise _LineError(f"not JSON: {error.msg} at column {error.colno}") from error
+        raise _LineError(f"not JSON: {error.msg.removesuffix(' at')} at column {error.colno}") from error
     except RecursionError as error:
         raise _LineError("not a prompt: nested too deeply") from error
     except ValueError as error:

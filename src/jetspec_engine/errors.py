@@ -8,18 +8,22 @@ import os
 import re
 from pathlib import Path
 
+MOST_CHARACTERS = 1200
+
 
 class JetspecError(Exception):
     """A failure a user can act on.
 
     Args:
         what: one line that names the thing and its value, e.g. ``"config.json: block_size: 0, expected 2..256"``.
+            Values come from anywhere: what would break the line or a terminal is escaped, and a value of thousands of
+            characters loses its middle.
         hint: what to do next, one line, or an empty string.
     """
 
     def __init__(self, what: str, *, hint: str = "") -> None:
-        super().__init__(what)
-        self.what = what
+        self.what = _one_line(what)
+        super().__init__(self.what)
         self.hint = hint
 
 
@@ -49,6 +53,12 @@ class RequestError(JetspecError):
 
 class BusyError(JetspecError):
     """The operation needs an idle engine and requests are running."""
+
+
+def _one_line(text: str) -> str:
+    if len(text) > MOST_CHARACTERS:
+        text = f"{text[: MOST_CHARACTERS // 2]} ... {text[-MOST_CHARACTERS // 2 :]}"
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def system_error(error: Exception, path: Path) -> OSError:

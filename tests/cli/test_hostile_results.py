@@ -93,3 +93,24 @@ def test_case_31_any_bytes_are_refused(
     (folder / "summary.json").write_bytes(content)
     (folder / "sweep.json").write_bytes(content)
     shown(folder, "table", capsys)
+
+
+@pytest.mark.parametrize("content", [b"[" * 100_000, b'{"a":' * 50_000, b"9" * 5000, b"\xff\xfe{", b"\0" * 40])
+@pytest.mark.parametrize("by_name", [True, False])
+def test_what_the_parser_itself_gives_up_on_is_refused(
+    content: bytes, by_name: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sweep.json").write_bytes(content)
+    assert app.run(["matrix", str(tmp_path / "sweep.json" if by_name else tmp_path)]) == 4
+    said = capsys.readouterr().err
+    assert len(said.split("\n\n")[0].splitlines()) == 1
+
+
+def test_case_31_a_torn_result_beside_a_whole_one_does_not_vanish(
+    swept: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path(shutil.copytree(swept, tmp_path / "r"))
+    whole = (folder / "sweep.json").read_bytes()
+    (folder / "torn.json").write_bytes(whole[: len(whole) // 2])
+    assert app.run(["matrix", str(folder)]) == 4
+    assert "torn.json: not JSON" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""What needs a GPU, run on one: python -m tests.measure.gpu_cases --out FILE [--commit ID] [PYTEST OPTIONS].
+"""What needs a GPU, run on one: python -m tests.measure.gpu_cases --out FILE [--only FOLDER] [PYTEST OPTIONS].
 
 Runs the tests marked ``gpu`` and those of the SGLang kernels, and writes each one's outcome, with the cases of
 ``tests/COVERAGE.md`` that its name says.
@@ -72,16 +72,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--commit", help="of the sources, where they are no checkout")
+    parser.add_argument("--only", choices=PLACES, help="the tests of one folder")
     options, more = parser.parse_known_args()
+    places = [options.only] if options.only else PLACES
     stamp = environment.stamp()
     head = {
         "schema_version": 1,
         "kind": "gpu_cases",
-        "command": ["python", "-m", "tests.measure.gpu_cases", *more],
+        "command": ["python", "-m", "tests.measure.gpu_cases", *(["--only", *places] if options.only else []), *more],
         "environment": {**stamp, "commit": options.commit or stamp["commit"]},
     }
     outcomes = Outcomes(options.out.resolve(), head)
-    code = pytest.main([*OPTIONS, *more, *(str(ROOT / place) for place in PLACES)], plugins=[outcomes])
+    code = pytest.main([*OPTIONS, *more, *(str(ROOT / place) for place in places)], plugins=[outcomes])
     is_whole = code in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED)
     document = outcomes.document(is_whole=is_whole)
     write(options.out.resolve(), document)

@@ -3,12 +3,11 @@
 Knows nothing of servers.
 """
 
-import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jetspec_cli.bench.plan import Pairing, pair
-from jetspec_cli.options import CHAIN, choose_rule
+from jetspec_cli.options import CHAIN, choose_rule, trees_of_product
 from jetspec_engine.config import PLAIN, TREE_RULES, TreeConfig, check_choice
 from jetspec_engine.errors import ConfigError
 
@@ -44,11 +43,7 @@ def trees_of(settings: Mapping[str, Sequence[Any]]) -> list[TreeConfig]:
     trees = []
     for rule in rules:
         gaps = {key: settings[key] for key in ("beta", "g0") if key in settings} if rule == GAP_RULE else {}
-        chosen = {**gaps, **axes}
-        for values in itertools.product(*chosen.values()):
-            cell = dict(zip(chosen, values, strict=True))
-            budget = None if cell["budget"] == CHAIN else cell["budget"]
-            trees.append(TreeConfig.from_mapping({**cell, "rule": rule, "budget": budget}))
+        trees += trees_of_product({**gaps, **axes, "rule": [rule]})
     return list(dict.fromkeys(trees))
 
 

@@ -3,13 +3,13 @@
 Knows the documents' envelope, not what is in them.
 """
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from jetspec_cli.bench.document import SCHEMA_VERSION
 from jetspec_cli.bench.verdicts import is_predicted
+from jetspec_cli.json_text import parse_json
 from jetspec_engine.errors import ArtifactError
 
 # Of "steps" only the costs were measured: forced acceptance, dummy weights (tests/measure/steps_matrix.py writes them).
@@ -24,7 +24,7 @@ def load_document(path: Path) -> Document:
         ArtifactError: it is missing, not JSON, of another kind, or of another schema version.
     """
     try:
-        document: Document = json.loads(path.read_text(encoding="utf-8"))
+        document: Document = parse_json(path.read_bytes())
     except OSError as error:
         raise ArtifactError(f"results: {path}: {error.strerror or error}", hint="jetspec bench --out FILE") from error
     except ValueError as error:
@@ -49,7 +49,8 @@ def load_document(path: Path) -> Document:
 def load_all(paths: Iterable[Path]) -> list[Document]:
     """Read every bench and sweep document named, or lying in a folder named; oldest first.
 
-    In folders other JSON files (gate documents, for one) are passed over; a wrong version is not.
+    In folders other JSON files (gate documents, for one) are passed over; a wrong version is not, nor is a file that
+    is no JSON: it may be what is left of a result, and a result must not vanish from a table.
 
     Raises:
         ArtifactError: a file cannot be used, or nothing was found.
@@ -101,7 +102,7 @@ def merge(documents: Iterable[Document]) -> tuple[list[dict[str, Any]], list[str
 
 def _is_ours(path: Path) -> bool:
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = parse_json(path.read_bytes())
     except (OSError, ValueError):
-        return False
+        return True
     return isinstance(document, dict) and document.get("kind") in KINDS

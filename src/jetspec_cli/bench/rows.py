@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from jetspec_cli.bench.plan import Block
+from jetspec_cli.json_text import parse_json
 from jetspec_cli.reporting.json_doc import finite
 from jetspec_engine.errors import ArtifactError, ConfigError
 
@@ -108,7 +109,7 @@ def _open_rows(path: Path, fingerprint: str) -> list[Row]:
 
 def _parse(path: Path, number: int, line: bytes) -> Row:
     try:
-        row = json.loads(line)
+        row = parse_json(line)
     except ValueError as error:
         raise ArtifactError(f"{path}:{number}: not JSON") from error
     if not isinstance(row, dict) or (number > 1 and not all(name in row for name in KEY)):

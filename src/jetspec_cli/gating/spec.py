@@ -5,14 +5,13 @@ A gate file is TOML: ``prompts``, ``oracles``, ``targets``, ``dtypes``, ``repeat
 Knows nothing of servers.
 """
 
-import itertools
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Self
 
-from jetspec_cli.options import CHAIN, SERVER_FLAGS, choose_rule
+from jetspec_cli.gating.gate_file import read_gate_file
+from jetspec_cli.options import CHAIN, SERVER_FLAGS, choose_rule, trees_of_product
 from jetspec_engine.config import (
     DTYPES,
     LINEAR,
@@ -86,7 +85,7 @@ class GateSpec:
             if key in values:
                 values[key] = tuple(_names(key, values[key]))
         if not isinstance(values.get("server", {}), Mapping):
-            raise ConfigError(f"{where}: server: expected a table")
+            raise ConfigError(f"server: {values['server']!r}, expected a table")
         return cls(prompts=Path(given["prompts"]), trees=grid(given.get("tree", {})), **values)
 
     def to_mapping(self) -> dict[str, Any]:
@@ -113,30 +112,20 @@ def load_spec(gate_file: Path | None, flags: Mapping[str, Any]) -> GateSpec:
             a target given there is the only one.
 
     Raises:
-        ConfigError: the file is missing, is not TOML, or a value is wrong.
+        ConfigError: the file is missing, is not TOML, or a value is wrong; one of the file's own is named with it.
     """
     given: dict[str, Any] = {} if gate_file is None else read_gate_file(gate_file)
+    try:
+        GateSpec.from_mapping({"prompts": "named by a flag", **given}, where="top level")
+    except ConfigError as error:
+        raise ConfigError(f"gate file: {gate_file}: {error.what}", hint=error.hint) from error
     merged = {**given, **flags}
     for table in ("tree", "server"):
         if isinstance(given.get(table), Mapping):
             merged[table] = {**given[table], **flags.get(table, {})}
     if "target" in flags.get("server", {}):
         merged.pop("targets", None)
-    return GateSpec.from_mapping(merged, where=str(gate_file or "flags"))
-
-
-def read_gate_file(path: Path) -> dict[str, Any]:
-    """Return a gate file's content. Raises ConfigError."""
-    try:
-        with path.open("rb") as file:
-            given = tomllib.load(file)
-    except OSError as error:
-        raise ConfigError(f"gate file: {path}: {error.strerror or error}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"gate file: {path}: not TOML: {error}") from error
-    if isinstance(given.get("prompts"), str):
-        given["prompts"] = str(path.parent / given["prompts"])
-    return given
+    return GateSpec.from_mapping(merged, where="flags")
 
 
 def grid(given: Any) -> tuple[TreeConfig, ...]:
@@ -146,7 +135,7 @@ def grid(given: Any) -> tuple[TreeConfig, ...]:
         ConfigError: an unknown key, a value out of range, or beta and g0 with another rule.
     """
     if not isinstance(given, Mapping):
-        raise ConfigError("tree: expected a table")
+        raise ConfigError(f"tree: {given!r}, expected a table")
     if not given:
         return ()
     check_keys("tree", given, TREE_KEYS)
@@ -157,10 +146,7 @@ def grid(given: Any) -> tuple[TreeConfig, ...]:
     axes["rule"] = choose_rule(axes.get("rule"), has_gap_options="beta" in axes or "g0" in axes)
     # A width without a budget means the linear path's rows, as in `jetspec serve` (R25).
     axes.setdefault("budget", [CHAIN if "width" in axes else TreeConfig.budget])
-    names = list(axes)
-    cells = (dict(zip(names, values, strict=True)) for values in itertools.product(*axes.values()))
-    trees = [TreeConfig.from_mapping({**c, "budget": None if c["budget"] == CHAIN else c["budget"]}) for c in cells]
-    return tuple(dict.fromkeys(trees))
+    return tuple(dict.fromkeys(trees_of_product(axes)))
 
 
 def _names(key: str, value: Any) -> list[str]:

@@ -5,13 +5,13 @@ Source: the safetensors format (an 8-byte little-endian length, a JSON header, t
 """
 
 import array
-import json
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Self
 
+from jetspec_cli.json_text import parse_json
 from jetspec_engine.errors import EngineError
 
 ITEM_BYTES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I64": 8, "I32": 4, "BOOL": 1, "U8": 1}
@@ -63,7 +63,7 @@ class TensorFile:
         """
         try:
             (length,) = struct.unpack_from("<Q", raw)
-            header: dict[str, Any] = json.loads(raw[8 : 8 + length])
+            header: dict[str, Any] = parse_json(raw[8 : 8 + length])
             data = memoryview(raw)[8 + length :]
             metadata = header.pop("__metadata__", {})
             tensors = {
@@ -79,7 +79,7 @@ class TensorFile:
     def report(self) -> dict[str, Any]:
         """Return the JSON document under ``report`` in the metadata. Raises EngineError."""
         try:
-            found: dict[str, Any] = json.loads(self.metadata["report"])
+            found: dict[str, Any] = parse_json(self.metadata["report"])
         except (KeyError, ValueError, TypeError) as error:
             raise EngineError("the evidence holds no report") from error
         return found

@@ -3,13 +3,13 @@
 Knows nothing of what the paths mean.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx
 
+from jetspec_cli.json_text import parse_json
 from jetspec_cli.serving.generation import refuse_error_body
 from jetspec_engine.config import check_api_key
 from jetspec_engine.errors import ConfigError, EngineError
@@ -86,10 +86,12 @@ class Transport:
                 for line in response.iter_lines():
                     payload = line.removeprefix("data:").strip()
                     if line.startswith("data:") and payload != "[DONE]":
-                        event = json.loads(payload)
+                        event = parse_json(payload)
+                        if not isinstance(event, Mapping):
+                            raise EngineError(f"{path}: an event that is no JSON object: {payload[:80]}")
                         refuse_error_body(event)
                         yield event
-        except (httpx.HTTPError, json.JSONDecodeError) as error:
+        except (httpx.HTTPError, ValueError) as error:
             raise ServerGoneError(f"{self.url}{path}: the stream broke: {error}") from error
 
 
@@ -110,7 +112,7 @@ def object_of(response: httpx.Response, path: str) -> Mapping[str, Any]:
     if response.status_code != 200:
         raise EngineError(f"{path}: status {response.status_code}: {message_of(response)}")
     try:
-        body = response.json()
+        body = parse_json(response.content)
     except ValueError as error:
         raise EngineError(f"{path}: the answer is not JSON") from error
     if not isinstance(body, Mapping):
@@ -121,7 +123,7 @@ def object_of(response: httpx.Response, path: str) -> Mapping[str, Any]:
 def message_of(response: httpx.Response) -> str:
     """Return what an error response says, in one line."""
     try:
-        body = response.json()
+        body = parse_json(response.content)
     except ValueError:
         return " ".join(response.text.split())[:200] or "no message"
     found = body.get("error", body.get("message", body.get("detail", body))) if isinstance(body, Mapping) else body

@@ -48,7 +48,7 @@ class DraftScript:
                 for row, values in enumerate(given.get(name, [])):
                     kept = [float("nan") if value is None else value for value in values]
                     table[row, : len(kept)] = torch.tensor(kept, dtype=table.dtype)
-        except (OSError, ValueError, AttributeError, RuntimeError, IndexError) as error:
+        except (OSError, ValueError, TypeError, AttributeError, RuntimeError, IndexError) as error:
             raise ConfigError(f"draft script {path}: {error}") from error
         self._ids.copy_(fresh["ids"])
         self._logprobs.copy_(fresh["logprobs"])

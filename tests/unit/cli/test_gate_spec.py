@@ -78,8 +78,8 @@ REFUSED = {
     "near ties as text": ('prompts = "p"\nallow_near_ties = "no"', "allow_near_ties: 'no'", ""),
     "width of zero": ('prompts = "p"\n[tree]\nwidth = [0]', "tree.width: 0", ""),
     "empty axis": ('prompts = "p"\n[tree]\nwidth = []', "tree.width: an empty list", ""),
-    "tree as a list": ('prompts = "p"\ntree = [1]', "tree: expected a table", ""),
-    "server as text": ('prompts = "p"\nserver = "x"', "server: expected a table", ""),
+    "tree as a list": ('prompts = "p"\ntree = [1]', "tree: [1], expected a table", ""),
+    "server as text": ('prompts = "p"\nserver = "x"', "server: 'x', expected a table", ""),
     "no prompts": ("repeat = 1", "no prompts file given", "--prompts"),
     "prompts of a number": ("prompts = 5", "prompts: 5, expected a name or a path", ""),
     "a path no system can hold": ('prompts = "a\\u0000"', "expected a name or a path", ""),
@@ -120,3 +120,37 @@ def test_the_full_gate_is_the_grid_of_the_first_milestone():
 @pytest.mark.parametrize("path", sorted(GATES.glob("*.toml")), ids=lambda path: path.name)
 def test_R28_every_gate_file_of_the_repository_loads(path):
     assert load_spec(path, {}).prompts.suffix == ".jsonl"
+
+
+HOSTILE = {
+    "nesting without end": (b"a = " + b"[" * 30_000, "not TOML: nested too deeply"),
+    "tables without end": (b"a = " + b"{b=" * 20_000, "not TOML: nested too deeply"),
+    "an integer of thousands of digits": (b"repeat = " + b"9" * 5000, "not TOML: Exceeds the limit"),
+    "a key of thousands of dots": (b"a" + b".a" * 100_000 + b" = 1", "expected at most 65536 bytes"),
+    "not UTF-8": (b'prompts = "\xe9"', "byte 12 is 0xe9, expected UTF-8"),
+    "no TOML": (b"prompts = [", "not TOML: Invalid value"),
+    "an unknown key": (b"promts = 1", "top level: unknown key 'promts'"),
+    "a wrong type": (b'repeat = "x"', r"repeat: 'x', expected an integer in \[1, 1000\]"),
+    "a list of tables": (b"[[tree]]\nwidth = 2", r"tree: \[{'width': 2}\], expected a table"),
+    "a server that is none": (b"server = 3", "server: 3, expected a table"),
+    "a grid for years": (
+        f"[tree]\nwidth = {list(range(1, 60))}\nbudget = {list(range(1, 900))}".encode(),
+        "tree: 53041 combinations, expected at most 10000",
+    ),
+}
+
+
+@pytest.mark.parametrize(("content", "reason"), HOSTILE.values(), ids=HOSTILE)
+def test_a_bad_gate_file_is_refused_by_its_name(tmp_path, content, reason):
+    path = tmp_path / "g.toml"
+    path.write_bytes(content)
+    # Whatever the flags say beside it: a file that is wrong is wrong.
+    with pytest.raises(ConfigError, match=rf"^gate file: {path}: {reason}") as caught:
+        load_spec(path, {"prompts": "p", "repeat": 1})
+    assert "\n" not in caught.value.what
+
+
+def test_a_byte_order_mark_and_windows_line_ends_are_read(tmp_path):
+    path = tmp_path / "g.toml"
+    path.write_bytes(b'\xef\xbb\xbfprompts = "p"\r\nrepeat = 2\r\n')
+    assert load_spec(path, {}).repeat == 2
