@@ -123,10 +123,10 @@ def find_repeats(prompts: Iterable[Prompt]) -> list[tuple[str, str]]:
     return repeats
 
 
-def warm_up_prompt(prompts: Iterable[Prompt]) -> Prompt:
-    """Return a prompt that is not one of these, for requests nobody measures."""
+def warm_up_prompt(prompts: Iterable[Prompt], number: int = 0) -> Prompt:
+    """Return a prompt that is not one of these, for requests nobody measures; another one for every number."""
     taken = {prompt.text for prompt in prompts}
-    text = "Before the measurement starts, say hello."
+    text = f"Before measurement {number} starts, say hello." if number else "Before the measurement starts, say hello."
     while text in taken:
         text += " Again."
     return Prompt(prompt_id="warm-up", text=text, max_new_tokens=4)

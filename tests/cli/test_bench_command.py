@@ -236,6 +236,25 @@ def test_concurrency_keeps_so_many_in_flight(jetspec, prompts):
     assert result.document["cells"][0]["against"]["linear"]["speedup"]["num_units"] == 3
 
 
+def test_R24_the_warm_up_has_as_many_in_flight_as_the_load(jetspec, prompts):
+    """A server that sees four at once for the first time compiles then; the first measured ones must not pay."""
+    import threading
+
+    together, seen = threading.Barrier(4), []
+
+    def change(call, tokens):
+        seen.append(call.prompt_ids)
+        together.wait(10)  # alone, it would wait in vain
+        return tokens
+
+    with stream_server(Script(change=change)) as (url, _):
+        result = jetspec("bench", "--prompts", prompts, "--url", url, "--concurrency", "4", "--repeat", "1")
+    assert result.code == 0
+    assert len(seen) == 2 * 4 + 4
+    assert not set(seen[:8]) & set(seen[8:])
+    assert len(set(seen[:4])) == 4, "equal texts would share a prefix"
+
+
 def test_a_request_rate_spreads_the_arrivals(jetspec, prompts):
     with stream_server() as (url, _):
         words = ("bench", "--prompts", prompts, "--url", url, "--repeat", "1", "--request-rate", "40", "--seed", "1")

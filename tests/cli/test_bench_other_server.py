@@ -2,7 +2,7 @@
 
 import pytest
 
-from support.mock_server import Script
+from support.mock_server import Handler, Script
 from support.stream_server import stream_server
 
 
@@ -72,3 +72,25 @@ def test_a_stock_sglang_server_says_what_it_runs(jetspec, prompts, monkeypatch):
     [cell] = result.document["cells"]
     assert cell["accept_length"] > 1, "stock servers count their verifies"
     assert cell["round_s"]["num"] > 0
+
+
+@pytest.mark.parametrize(
+    ("target", "paths"), [("mock-target", {"/generate"}), ("another", {"/generate", "/v1/chat/completions"})]
+)
+def test_another_server_of_the_same_target_is_asked_the_same_token_ids(jetspec, prompts, monkeypatch, target, paths):
+    own = Handler.on_get_server_info
+
+    def info(handler, body):
+        is_ours = handler.server.state.script.kind == "jetspec"
+        return own(handler, body) if is_ours else {"version": "0", "model_path": f"/models/{target}"}
+
+    monkeypatch.setattr("support.stream_server.StreamHandler.on_get_server_info", info)
+    with stream_server() as (url, _), stream_server(Script(kind="sglang")) as (other, state):
+        words = ("--prompts", prompts, "--url", url, "--compare-url", other, "--repeat", "1", "--format", "json")
+        result = jetspec("bench", *words)
+    assert result.code == 0
+    # The text prompts' warm-up aside, only chats take another path.
+    assert {path for path, body in state.log if body and "flush" not in path} == paths
+    other_cell = result.document["cells"][-1]
+    assert other_cell["label"] == "other server"
+    assert other_cell["round_s"] is not None

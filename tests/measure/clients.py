@@ -22,7 +22,7 @@ from tests.measure.sglang_arms import find_environment
 from jetspec_engine.models.config import DecoderConfig
 from jetspec_engine.models.tokenizer import ModelTokenizer
 
-OTHER = f"{sys.executable} -m sglang.bench_serving"
+OTHER = f"{sys.executable} -m tests.measure.bench_serving_loop"
 OURS = (sys.executable, "-m", "jetspec_cli", "bench")
 NAMES = ("jetspec bench", "sglang.bench_serving")
 # Of a pass; the first four are compared.
@@ -43,7 +43,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--concurrency", default="1", help="list, such as 1,4")
     parser.add_argument("--limit", type=float, default=150.0, help="seconds after which no turn begins")
-    parser.add_argument("--other", default=OTHER, help="command of the other client")
+    parser.add_argument("--other", default=OTHER, help="command that runs the other client for each line of its stdin")
     parser.add_argument("--about", default="", help="what the server runs, for the document")
     return parser.parse_args()
 
@@ -63,7 +63,7 @@ def write_texts(options: argparse.Namespace) -> int:
     return len(asked)
 
 
-def run_ours(options: argparse.Namespace, concurrency: int, number: int, _: int) -> Pass:
+def run_ours(options: argparse.Namespace, concurrency: int, number: int) -> Pass:
     """Run ``jetspec bench`` once."""
     out = options.work / f"ours-{concurrency}-{number}.json"
     words = [
@@ -85,7 +85,38 @@ def run_ours(options: argparse.Namespace, concurrency: int, number: int, _: int)
     }
 
 
-def run_other(options: argparse.Namespace, concurrency: int, number: int, num_requests: int) -> Pass:
+class Other:
+    """``sglang.bench_serving`` in a process of its own, which stays for all passes."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
+        self._log = (options.work / "other.log").open("a", encoding="utf-8")
+        self._process = subprocess.Popen(
+            options.other.split(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
+            env=environment(),
+        )  # fmt: skip
+
+    def ask(self, words: Sequence[str]) -> None:
+        """Run it once. Raises RuntimeError when it failed."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(list(words)) + "\n")
+            self._process.stdin.flush()
+        except BrokenPipeError:
+            pass  # it has ended: its last line says why, or there is none
+        failure = json.loads(self._process.stdout.readline() or '{"failure": "it has ended"}')["failure"]
+        if failure:
+            raise RuntimeError(f"sglang.bench_serving: {failure}")
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+
+def run_other(options: argparse.Namespace, concurrency: int, number: int, num_requests: int, other: Other) -> Pass:
     """Run ``sglang.bench_serving`` once; its own figures."""
     out = options.work / f"other-{concurrency}-{number}.jsonl"
     words = [
@@ -94,7 +125,7 @@ def run_other(options: argparse.Namespace, concurrency: int, number: int, num_re
         f"--num-prompts={num_requests}", f"--sharegpt-output-len={options.new}", "--disable-ignore-eos",
         "--temperature=0", f"--max-concurrency={concurrency}", f"--output-file={out}", "--disable-tqdm",
     ]  # fmt: skip
-    _call([*options.other.split(), *words], options.work / "other.log")
+    other.ask(words)
     found = json.loads(out.read_text(encoding="utf-8").splitlines()[-1])
     points = {
         f"{ours}_ms_{point}": found[f"{point}_{theirs}_ms"]
@@ -149,10 +180,8 @@ def _call(command: Sequence[str], log: Path) -> None:
     with log.open("a", encoding="utf-8") as file:
         file.write(f"$ {' '.join(command)}\n")
         file.flush()
-        # SGLang would ask a proxy for a server of this machine.
         ran = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, check=False,
-            env={**os.environ, "NO_PROXY": "*", "no_proxy": "*"},
+            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, check=False, env=environment()
         )  # fmt: skip
     if ran.returncode:
         raise RuntimeError(f"{' '.join(command[:4])}: exit code {ran.returncode}: {log.read_text()[-1500:]}")
@@ -160,6 +189,11 @@ def _call(command: Sequence[str], log: Path) -> None:
 
 def _spread(name: str, seconds: Sequence[float]) -> dict[str, float]:
     return {f"{name}_ms_mean": fmean(seconds) * 1e3, f"{name}_ms_median": median(seconds) * 1e3}
+
+
+def environment() -> dict[str, str]:
+    """Return the clients' environment: a proxy is not for a server of this machine."""
+    return {**os.environ, "NO_PROXY": "*", "no_proxy": "*"}
 
 
 def turns(options: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
@@ -176,19 +210,24 @@ def main() -> None:
     options.work.mkdir(parents=True, exist_ok=True)
     begin, passes, failures = time.monotonic(), [], []
     num_requests = write_texts(options)
+    other = Other(options)
     try:
         for name, concurrency, number in turns(options):
             if time.monotonic() - begin > options.limit:
                 break
             try:
-                run = run_ours if name == NAMES[0] else run_other
-                found = run(options, concurrency, number, num_requests)
+                if name == NAMES[0]:
+                    found = run_ours(options, concurrency, number)
+                else:
+                    found = run_other(options, concurrency, number, num_requests, other)
                 passes.append({"client": name, "concurrency": concurrency, **found})
             except (RuntimeError, OSError, ValueError, KeyError) as error:
                 failures.append(f"{name}, concurrency {concurrency}: {error!r}"[:1800])
             print(f"[{time.monotonic() - begin:6.1f}] {name}, {concurrency} at once", flush=True)
     except KeyboardInterrupt:
         failures.append("interrupted")
+    finally:
+        other.close()
     document = {
         "schema_version": 1, "what": "two clients on one server", "server": options.about,
         "date": time.strftime("%Y-%m-%d"), "environment": {**find_environment(), "cpu": cpu_name()},

@@ -21,6 +21,7 @@ OTHER = "other server"
 PLAIN_LABEL = "plain"
 BASELINES: Mapping[str, TreeConfig] = {"linear": LINEAR, PLAIN_LABEL: PLAIN}
 DEFAULT_MAX_NEW_TOKENS = 128
+GUESSED_AT_ONCE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +102,10 @@ class Load:
     def is_one_by_one(self) -> bool:
         """Whether a block is a single prompt, so that the cache is flushed before each."""
         return self.concurrency == 1 and self.request_rate is None
+
+    def num_at_once(self, num_prompts: int) -> int:
+        """Return how many requests a server may have to serve at the same time; a guess where they arrive at random."""
+        return min(self.concurrency if self.request_rate is None else GUESSED_AT_ONCE, num_prompts)
 
     def cap(self, prompt: Prompt) -> int:
         """Return the most tokens a prompt may give."""

@@ -38,22 +38,33 @@ class Runner:
         self.notes: list[str] = []
         self._spec = spec
         self._bench = bench
-        self._warm_up = warm_up_prompt(prompts)
+        # A server prepares for a number of requests when it first sees it.
+        self._warm_ups = [warm_up_prompt(prompts, n) for n in range(spec.load.num_at_once(len(prompts)))]
         self._gatekeeper = Gatekeeper(spec, bench)
         self._started = time.perf_counter()
 
     def warm_up(self, pairing: Pairing) -> dict[str, float]:
-        """Decode a prompt of no set on every arm; return each arm's seconds a token. Raises JetspecError."""
+        """Decode prompts of no set on every arm, as many at once as are going to be; return each arm's seconds a token.
+
+        Raises:
+            JetspecError: one failed.
+        """
         seconds = {}
         for arm in pairing.arms:
             self._prepare(arm)
             # The first request pays for what is made once; the second is like those that follow.
             for _ in range(2):
-                done = measure(self._bench.client_of(arm), self._warm_up, 32)
+                done = self._warm_up_once(arm)
             seconds[arm.label] = done.e2e_s / max(1, done.generation.num_emitted_tokens or 1)
             if done.generation.num_emitted_tokens is None:
                 self._note("the server counts no tokens, so there are no speeds by token")
         return seconds
+
+    def _warm_up_once(self, arm: Arm) -> Measured:
+        client = self._bench.client_of(arm)
+        with ThreadPoolExecutor(max_workers=len(self._warm_ups)) as pool:
+            first, *_ = list(pool.map(lambda prompt: measure(client, prompt, 32), self._warm_ups))
+        return first
 
     def run(self, block: Block) -> list[Row]:
         """Measure a block on every arm and return its rows.
@@ -113,7 +124,7 @@ class Runner:
 
     def _measure(self, arm: Arm, prompt: Prompt) -> Measured | str:
         try:
-            return measure(self._bench.client_of(arm), prompt, self._spec.load.cap(prompt))
+            return measure(self._bench.client_of(arm), self._bench.as_asked(arm, prompt), self._spec.load.cap(prompt))
         except JetspecError as error:
             return error.what
 

@@ -6,11 +6,13 @@ Knows nothing of prompts and results.
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from jetspec_cli import environment, options
 from jetspec_cli.bench.plan import PLAIN_LABEL, Arm, BenchSpec, Pairing, pair
 from jetspec_cli.gating.sides import Sides, server_record
+from jetspec_cli.prompts import Prompt
 from jetspec_cli.serving.client import ServerClient
 from jetspec_cli.serving.launcher import ServerProcess
 from jetspec_cli.serving.transport import MAX_TIMEOUT_S, host_of
@@ -70,6 +72,17 @@ class Bench:
     def client_of(self, arm: Arm) -> ServerClient:
         """Return what speaks to an arm's server."""
         return self.other if arm.is_other and self.other is not None else self.client
+
+    def as_asked(self, arm: Arm, prompt: Prompt) -> Prompt:
+        """Return a prompt as an arm's server is asked it: another one with a native API and our target gets token ids.
+
+        A chat would go to its OpenAI-compatible route, which counts no rounds and takes another path.
+        """
+        if not arm.is_other or self.other is None or self.other.kind == "openai":
+            return prompt
+        targets = {Path(str(one.info.get("target") or id(one))).name for one in (self.client, self.other)}
+        ids = self.client.render(prompt) if len(targets) == 1 else None
+        return prompt if ids is None else replace(prompt, text=None, messages=None, input_ids=ids)
 
     def sides(self) -> Sides:
         """Return the server as both sides of a gate's comparison."""

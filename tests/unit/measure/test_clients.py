@@ -15,13 +15,17 @@ ROOT = Path(__file__).parents[3]
 # Does as the other client does: reads its dataset, and appends one line of figures.
 OTHER = """
 import json, sys
-words = dict(word.removeprefix("--").split("=", 1) for word in sys.argv[1:] if "=" in word)
-lines = [json.loads(line) for line in open(words["dataset-path"])]
-assert len(lines) == int(words["num-prompts"]) and all(len(line["conversations"]) == 2 for line in lines)
-assert words["temperature"] == "0" and "--disable-ignore-eos" in sys.argv
-figures = {f"{point}_{name}_ms": 2.0 for point in ("mean", "median") for name in ("ttft", "tpot", "e2e_latency")}
-figures |= {"output_throughput": 100.0, "completed": len(lines), "total_output_tokens": 16 * len(lines)}
-open(words["output-file"], "a").write(json.dumps(figures) + "\\n")
+for line in sys.stdin:
+    asked = json.loads(line)
+    words = dict(word.removeprefix("--").split("=", 1) for word in asked if "=" in word)
+    lines = [json.loads(line) for line in open(words["dataset-path"])]
+    assert len(lines) == int(words["num-prompts"]) and all(len(line["conversations"]) == 2 for line in lines)
+    assert words["temperature"] == "0" and "--disable-ignore-eos" in asked
+    figures = {f"{point}_{name}_ms": 2.0 for point in ("mean", "median") for name in ("ttft", "tpot", "e2e_latency")}
+    figures |= {"output_throughput": 100.0, "completed": len(lines), "total_output_tokens": 16 * len(lines)}
+    with open(words["output-file"], "a") as file:
+        file.write(json.dumps(figures) + "\\n")
+    print(json.dumps({"failure": ""}), flush=True)
 """
 
 
@@ -60,9 +64,9 @@ def test_both_clients_ask_the_same_and_are_compared(compared):
 def test_a_client_that_fails_is_reported_and_the_other_goes_on(compared):
     document, said, _ = compared("--turns=1", "--copies=1", "--other=false")
     assert [one["client"] for one in document["passes"]] == ["jetspec bench"]
-    assert "exit code 1" in document["failures"][0]
+    assert "it has ended" in document["failures"][0]
     assert document["compared"] == []
-    assert "exit code 1" in said
+    assert "it has ended" in said
 
 
 @pytest.mark.parametrize(("tok_s", "is_within"), [(104.0, True), (112.0, False)])
