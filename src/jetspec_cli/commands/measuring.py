@@ -45,10 +45,10 @@ def run(spec: BenchSpec, link: Link, *, out: Path | None, output: str, is_dry: b
             is_spread=is_spread,
         )  # fmt: skip
         document = execute(asked, watcher)
+    console.data(render(document, output))
     if out is not None:
         json_doc.write_whole(out, json_doc.dumps(document))
         console.talk(f"written to {out}")
-    console.data(render(document, output))
     if document["error"]:
         hint = document["hint"] or hints.fallback(document["exit_code"], sys.argv[1:])
         console.error(document["error"], hint, document["exit_code"], as_json=False)

@@ -54,8 +54,8 @@ def profile(
     )  # fmt: skip
     link = Link(url=url, api_key=api_key or environment.api_key(), timeout_s=timeout_s)
     document, made = run(spec, link, environment.redacted_command(sys.argv), console.talk)
+    console.data(render(document) if output == "table" else json_doc.dumps(document).rstrip())
     for path, text in ((out, json_doc.dumps(document)), (trace, json.dumps(made))):
         if path is not None:
             json_doc.write_whole(path, text)
             console.talk(f"written to {path}")
-    console.data(render(document) if output == "table" else json_doc.dumps(document).rstrip())

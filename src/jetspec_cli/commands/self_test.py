@@ -26,7 +26,7 @@ def self_test(argv: Sequence[str], out: Path | None, output: str) -> int:
     with console.bar("self-test", None) as bar:
         command = environment.redacted_command(argv)
         document = run_self_test(command, lambda done, of, name: bar.update(label=name, done=done, total=of))
+    console.data(json_doc.dumps(document).rstrip() if output == "json" else self_test_text(document))
     if out is not None:
         json_doc.write_whole(out, json_doc.dumps(document))
-    console.data(json_doc.dumps(document).rstrip() if output == "json" else self_test_text(document))
     return int(document["exit_code"])

@@ -92,8 +92,12 @@ class BenchLive:
 
     def on_document(self, document: Mapping[str, Any]) -> None:
         """The document so far."""
-        if self._out is not None:
-            json_doc.write_whole(self._out, json_doc.dumps(document))
+        try:
+            if self._out is not None:
+                json_doc.write_whole(self._out, json_doc.dumps(document))
+        except OSError as error:
+            # The rows are kept beside it, and the tables are shown at the end whatever the disk holds.
+            console.talk(f"not kept so far: {error.filename}: {error.strerror}")
 
     def _left(self, num_done: int, num_total: int) -> str:
         if not num_done:

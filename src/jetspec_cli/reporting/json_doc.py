@@ -35,8 +35,17 @@ def write_whole(path: Path, text: str) -> None:
     """Write a file so that a reader, or a crash, sees either the old content or all of the new.
 
     A link is followed. What is no file (``/dev/stdout``, a pipe) is written to as it is, and never replaced.
+
+    Raises:
+        OSError: it cannot be written; the error names the file, which a full disk's own does not.
     """
-    path = Path(os.path.realpath(path))
+    try:
+        _write(Path(os.path.realpath(path)), text)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
+
+
+def _write(path: Path, text: str) -> None:
     if path.exists() and not path.is_file():
         with path.open("w", encoding="utf-8", errors="backslashreplace") as device:
             device.write(text)

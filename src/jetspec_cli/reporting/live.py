@@ -49,7 +49,11 @@ class Live:
         counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in verdicts.items())
         if not console.is_live():
             console.talk(f"prompt {self._num_done}/{self._num_prompts} {prompt_id}: {counts}{self._left}")
-        self._outputs.keep(document)
+        try:
+            self._outputs.keep(document)
+        except OSError as error:
+            # The run goes on: at its end the verdict is shown whatever the disk holds.
+            console.talk(f"not kept so far: {error.filename}: {error.strerror}")
 
     def on_evidence(self, evidence: Mapping[str, Any], document: Mapping[str, Any]) -> str:
         """A mismatch was investigated."""

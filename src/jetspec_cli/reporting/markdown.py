@@ -29,9 +29,12 @@ def render(document: Mapping[str, Any]) -> str:
 
 
 def append(path: Path, text: str) -> None:
-    """Add text to the end of a file."""
-    with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
-        file.write(text)
+    """Add text to the end of a file. Raises OSError, naming it."""
+    try:
+        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(text)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from error
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:

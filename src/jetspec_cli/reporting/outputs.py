@@ -48,14 +48,14 @@ class Outputs:
         return str(write_bundle(parent, whole))
 
     def finish(self, document: Mapping[str, Any]) -> None:
-        """Write everything."""
-        self.keep(document)
+        """Show the verdict, which a full disk must not cost, then write everything. Raises OSError."""
         clean = json_doc.finite(document)
-        if self.junit is not None:
-            json_doc.write_whole(self.junit, junit.render(clean))
-        if self.summary is not None:
-            markdown.append(self.summary, markdown.render(clean))
         if self.as_json:
             console.data(json_doc.dumps(clean).rstrip())
         elif document["comparisons"] or not document["error"]:
             console.data(tables.gate_text(clean))
+        self.keep(document)
+        if self.junit is not None:
+            json_doc.write_whole(self.junit, junit.render(clean))
+        if self.summary is not None:
+            markdown.append(self.summary, markdown.render(clean))
