@@ -131,7 +131,7 @@ def test_a_full_disk_is_3_and_no_bug_of_ours(jetspec, monkeypatch):
 
     monkeypatch.setattr("jetspec_cli.serving.checkup.examine", write)
     result = jetspec("doctor")
-    assert (result.code, result.err) == (3, f"error: No space left on device\n\nhint: {hints.DISK}\n")
+    assert (result.code, result.err) == (3, f"error: /dev/full: No space left on device\n\nhint: {hints.DISK}\n")
 
 
 def test_errors_in_json_have_their_hint_too(jetspec):

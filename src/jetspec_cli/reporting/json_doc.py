@@ -42,7 +42,7 @@ def write_whole(path: Path, text: str) -> None:
     try:
         _write(Path(os.path.realpath(path)), text)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def _write(path: Path, text: str) -> None:

@@ -34,7 +34,7 @@ def append(path: Path, text: str) -> None:
         with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
     except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from error
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
 
 
 def table(headings: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
