@@ -23,7 +23,7 @@ from jetspec_engine.sglang_backend.compat import (
     share_block_size,
     share_settings,
 )
-from jetspec_engine.sglang_backend.models import check_head_folder
+from jetspec_engine.sglang_backend.models import check_pair_folders
 from jetspec_engine.sglang_backend.refusals import check_server
 from jetspec_engine.sglang_backend.tree_switch import captured_rows, check_tree
 
@@ -69,14 +69,14 @@ class JetSpecAlgorithm(CustomSpecAlgo):
 
         Raises:
             ConfigError: something JETSPEC cannot run with.
-            ArtifactError: a head that cannot be run as it was trained.
+            ArtifactError: a head that cannot be run as it was trained, or was made for another target.
         """
         settings = settings_being_read()
         facts = server_facts(server_args, settings)
         check_server(facts)
         if facts.recurrent is not None:
             keep_no_prefixes(server_args)
-        check_head_folder(server_args.speculative_draft_model_path)
+        check_pair_folders(server_args.model_path, server_args.speculative_draft_model_path)
         share_settings(server_args, settings)
         _handle_dflash(server_args)
         share_block_size(server_args)

@@ -3,6 +3,7 @@
 Loads no weights and no torch. Knows nothing of SGLang beyond what its stock draft model cannot run.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from jetspec_engine.config import ServeConfig
@@ -12,7 +13,7 @@ from jetspec_engine.draft.pair import check_pair
 from jetspec_engine.draft.shipped import SHIPPED_HEADS, shipped_head_folder
 from jetspec_engine.errors import ArtifactError
 from jetspec_engine.models import store
-from jetspec_engine.models.config import CONFIG_FILE, DecoderConfig
+from jetspec_engine.models.config import CONFIG_FILE, GENERATION_FILE, DecoderConfig
 
 
 def find_models(config: ServeConfig) -> tuple[Path, Path]:
@@ -52,8 +53,52 @@ def check_head(given: object, where: str) -> HeadConfig:
     return head
 
 
-def check_head_folder(path: str) -> None:
-    """Check the head of a local folder (see ``check_head``); a name that is no folder is SGLang's to find."""
-    file = Path(path) / CONFIG_FILE
-    if file.is_file():
-        check_head(read_json(file), str(file))
+def check_pair_folders(target: str, head: str) -> None:
+    """Check the head of a local folder (see ``check_head``), and a local target against it.
+
+    A name that is no folder is SGLang's to find, and nothing is known of it yet.
+
+    Raises:
+        ArtifactError: one line with file, key, value and expectation.
+    """
+    file = Path(head) / CONFIG_FILE
+    if not file.is_file():
+        return
+    config = check_head(read_json(file), str(file))
+    facts = read_target_facts(Path(target))
+    if facts is not None:
+        check_pair(config, facts, where=str(file), head_folder=Path(head), target_folder=Path(target))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderFacts:
+    """What a target's folder says that its head must agree with, of any architecture SGLang runs; see ``pair``."""
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    max_position_embeddings: int
+    bos_token_id: int | None
+    eos_token_ids: tuple[int, ...]
+
+
+def read_target_facts(folder: Path) -> FolderFacts | None:
+    """Return the facts of a local folder; None where there is none, or its configuration has other keys."""
+    if not (folder / CONFIG_FILE).is_file():
+        return None
+    whole = read_json(folder / CONFIG_FILE)
+    text = {**whole, **(whole.get("text_config") or {})} if isinstance(whole, dict) else {}
+    keys = ("vocab_size", "hidden_size", "num_hidden_layers", "max_position_embeddings")
+    sizes = [text.get(key) for key in keys]
+    vocab, hidden, layers, positions = (size if isinstance(size, int) else 0 for size in sizes)
+    if not all((vocab, hidden, layers, positions)):
+        return None
+    generation = folder / GENERATION_FILE
+    files = [read_json(generation)] if generation.is_file() else []
+    given = [each.get("eos_token_id") for each in (*files, whole, text) if isinstance(each, dict)]
+    ends = [end for each in given for end in (each if isinstance(each, list) else [each]) if isinstance(end, int)]
+    bos = text.get("bos_token_id")
+    return FolderFacts(
+        vocab_size=vocab, hidden_size=hidden, num_layers=layers, max_position_embeddings=positions,
+        bos_token_id=bos if isinstance(bos, int) else None, eos_token_ids=tuple(dict.fromkeys(ends)),
+    )  # fmt: skip

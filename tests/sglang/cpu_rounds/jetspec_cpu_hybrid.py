@@ -5,6 +5,7 @@ tensors of the CPU. The pools, their slots and the scheduler's hold on them stay
 """
 
 import importlib
+import os
 
 import torch
 
@@ -17,6 +18,25 @@ def commit(caches, slots, steps, track_slots, track_steps):
         if slot >= 0 and step >= 0:
             caches.temporal[:, slot] = caches.intermediate_ssm[:, request, step]
             caches.conv[0][:, slot] = caches.intermediate_conv_window[0][:, request, step]
+
+
+def seed_fault(name, hybrid):
+    """Put a fault into the rounds: a test that cannot see it is no test."""
+    if name == "uncommitted":
+        hybrid.scatter_mamba_states_after_mtp_verify = lambda *_: None
+    elif name == "previous":
+        from jetspec_engine.sglang_backend import recurrent_round
+
+        right = recurrent_round.delta_paths_reference
+
+        def from_the_previous_node(*given, path, depths, **named):
+            chain = torch.arange(path.shape[1], device=path.device)
+            wrong = torch.where(chain > 0, chain - 1, 0).reshape(1, -1, 1).expand_as(path).contiguous()
+            return right(*given, path=wrong, depths=depths, **named)
+
+        recurrent_round.delta_paths_reference = from_the_previous_node
+    else:
+        assert not name, name
 
 
 def normalise(layer, x, z=None):
@@ -36,6 +56,7 @@ def activate():
     from sglang.srt.mem_cache.memory_pool import MambaPool
 
     hybrid.scatter_mamba_states_after_mtp_verify = commit
+    seed_fault(os.environ.get("CPU_ROUNDS_FAULT", ""), hybrid)
     layernorm_gated.RMSNorm.forward = normalise
     make, zeros = MambaPool.__init__, torch.zeros
 
