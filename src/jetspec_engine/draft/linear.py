@@ -1,6 +1,7 @@
-"""Linear layers prepared once for many small forwards.
+"""Linear layers prepared once for many small forwards, and the packing of weights that makes them fast on a CPU.
 
-Knows nothing of heads. Drafts need no invariance, so whatever is fastest at a few rows may be used.
+Knows nothing of heads. Drafts need no invariance, so whatever is fastest at a few rows may be used; the target's
+layouts take the packing from here and see to invariance themselves.
 """
 
 from collections.abc import Callable
@@ -23,9 +24,9 @@ def prepare_linear(weight: Tensor) -> Linear:
     weight, so the caller should drop its own.
     """
     weight = weight.detach().contiguous()
-    if not _can_pack(weight):
+    if not can_pack(weight.dtype, weight.device):
         return lambda x: functional.linear(x, weight)
-    packed = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL_ROWS)
+    packed = pack(weight)
     pointwise = torch.ops.mkldnn._linear_pointwise.default
 
     def run(x: Tensor) -> Tensor:
@@ -36,12 +37,19 @@ def prepare_linear(weight: Tensor) -> Linear:
     return run
 
 
-def _can_pack(weight: Tensor) -> bool:
-    if weight.device.type != "cpu" or not torch._C._has_mkldnn:
+def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether this torch packs weights of the dtype on the device for oneDNN, and the processor computes in it."""
+    if device.type != "cpu" or not torch._C._has_mkldnn:
         return False
     operators = torch.ops.mkldnn
     if not hasattr(operators, "_reorder_linear_weight") or not hasattr(operators, "_linear_pointwise"):
         return False
-    if weight.dtype == torch.bfloat16:
+    if dtype == torch.bfloat16:
         return bool(operators._is_mkldnn_bf16_supported())
-    return weight.dtype == torch.float32
+    return dtype == torch.float32
+
+
+def pack(weight: Tensor) -> Tensor:
+    """Return a copy of a weight (N, K) in oneDNN's own layout for about ``TYPICAL_ROWS`` rows."""
+    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), TYPICAL_ROWS)
+    return packed

@@ -22,7 +22,7 @@ from jetspec_engine.draft.scripted import STAND_INS
 from jetspec_engine.embedded.delta_room import check_room, pool_for, state_notes
 from jetspec_engine.embedded.device import pick_device, pick_dtype
 from jetspec_engine.embedded.engine import EmbeddedEngine
-from jetspec_engine.embedded.memory import CacheSize, size_of_cache
+from jetspec_engine.embedded.memory import CacheSize, size_of_cache, slot_bytes
 from jetspec_engine.embedded.own_thread import run_apart
 from jetspec_engine.embedded.pages import PagePool
 from jetspec_engine.embedded.pair import AUTO_HEAD, PairStore, resolve_pair
@@ -74,10 +74,16 @@ def build_engine(config: ServeConfig, on_progress: Callable[[Progress], None]) -
     # Before the weights, which may be many gigabytes.
     tokenizer = ModelTokenizer.from_folder(models.folder, models.config)
     on_progress(Progress(label=f"loading {config.target} in {_name(dtype)} on {device}", done=0, total=0))
-    cache = plan_cache(config, models, device, config.max_budget)
+    a_slot = run_apart(lambda: slot_bytes(models.config, device, config.max_budget))
+    cache = plan_cache(config, models, device, a_slot, config.max_budget)
     pool = PagePool(cache.num_pages, config.page_size)
-    slots_for = lambda budget: plan_cache(config, models, device, budget).num_pages * config.page_size  # noqa: E731
-    check_room(config, models.config, device, dtype, slots_for)
+    check_room(
+        config,
+        models.config,
+        device,
+        dtype,
+        lambda budget: plan_cache(config, models, device, a_slot, budget).num_pages * config.page_size * a_slot,
+    )
     target, drafter = run_apart(lambda: load_models(config, models, pool.num_slots, device, dtype))
     engine = EmbeddedEngine(
         target=target,
@@ -137,11 +143,13 @@ def served_length(config: ServeConfig, longest: int, notice: str) -> tuple[int, 
     return config.max_seq_len, ()
 
 
-def plan_cache(config: ServeConfig, models: Models, device: torch.device, max_budget: int) -> CacheSize:
+def plan_cache(
+    config: ServeConfig, models: Models, device: torch.device, bytes_a_slot: int, max_budget: int
+) -> CacheSize:
     """Size the pool for full-length sequences with the rows of the largest round the server may switch to."""
     depth = models.head.config.depth if models.head is not None else _stand_in_depth(config)
     return size_of_cache(
-        models.config,
+        bytes_a_slot,
         device,
         page_size=config.page_size,
         sequence_slots=models.max_seq_len + max(max_budget, depth + 1),

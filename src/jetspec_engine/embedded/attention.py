@@ -15,9 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from jetspec_engine.embedded.scores import ScoreArithmetic, as_pairs
+from jetspec_engine.embedded.scores import NewRows, ScoreArithmetic, as_pairs
 from jetspec_engine.embedded.state import KeyValueState
-from jetspec_engine.embedded.sums import TOTAL_BITS, ExactSums, SpanKeys, SumArithmetic
+from jetspec_engine.embedded.sums import TOTAL_BITS, SpanKeys, SumArithmetic
 from jetspec_engine.protocol import VerifyItem
 from jetspec_engine.tree.mask import ancestor_mask
 from jetspec_engine.tree.record import DraftTree
@@ -25,8 +25,6 @@ from jetspec_engine.tree.record import DraftTree
 # Scores held at a time, 1 MB, and the fewest rows that are worth a call of their own.
 MAX_SCORES = 1 << 18
 MIN_PIECE = 16
-# The widest of the arithmetics' dtypes, for whoever sizes the state before one is chosen.
-VALUE_DTYPE = ExactSums.value_dtype
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,11 +177,13 @@ class ItemAttention:
             window: Span(item=item, window=window, ancestors=ancestors, setup=setup) for window in set(setup.windows)
         }
         self._rows = setup.arithmetic.scores.rows(
-            count=count,
-            group=heads.group,
-            padded_rows=setup.arithmetic.padded_rows(count * heads.group),
-            new_keys=state.keys[:, :, first : first + count],
-            rotations=rotations,
+            NewRows(
+                count=count,
+                group=heads.group,
+                padded_rows=setup.arithmetic.padded_rows(count * heads.group),
+                keys=state.keys[:, :, first : first + count],
+                rotations=rotations,
+            )
         )
         # Views are made once for all layers: in a forward of one row a view costs as much as the arithmetic on it.
         q, k, v = cut_heads(fused, heads)

@@ -10,7 +10,7 @@ import torch
 
 from jetspec_engine.config import ServeConfig
 from jetspec_engine.embedded.delta_memory import check_budget, sequence_bytes, states_note
-from jetspec_engine.embedded.memory import CPU_CACHED_BYTES, GPU_SHARE, available_bytes, slot_bytes
+from jetspec_engine.embedded.memory import CPU_CACHED_BYTES, GPU_SHARE, available_bytes
 from jetspec_engine.embedded.pages import PagePool
 from jetspec_engine.embedded.prefix_cache import RegionPool
 from jetspec_engine.embedded.sequence_pool import SequencePool
@@ -30,7 +30,7 @@ def check_room(
     target: DecoderConfig,
     device: torch.device,
     dtype: torch.dtype,
-    slots_for: Callable[[int], int],
+    state_bytes_for: Callable[[int], int],
 ) -> None:
     """Refuse to start when the largest tree's states cannot fit beside weights, caches and committed states.
 
@@ -39,7 +39,7 @@ def check_room(
         target: of the target.
         device: where everything lives.
         dtype: of the model.
-        slots_for: slots of keys and values that a server for a budget sets aside.
+        state_bytes_for: bytes of keys and values that a server for a budget sets aside.
 
     Raises:
         ConfigError: it cannot fit; the message names the largest budget that can.
@@ -55,7 +55,7 @@ def check_room(
         dtype.itemsize,
         budget=config.max_budget,
         num_sequences=config.max_running,
-        room_for=lambda budget: room - slots_for(budget) * slot_bytes(target, device),
+        room_for=lambda budget: room - state_bytes_for(budget),
     )
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from jetspec_engine.embedded.rows import ANCHOR_ROWS
+from jetspec_engine.draft.linear import can_pack, pack
 
 Run = Callable[..., Tensor]
 Build = Callable[[Sequence[Tensor], Tensor | None], Run]
@@ -44,18 +44,9 @@ class Layout:
 
 def choose_layout(dtype: torch.dtype, device: torch.device) -> Layout:
     """Return the fastest layout that this torch offers for the dtype on this device."""
-    if device.type != "cpu" or not torch._C._has_mkldnn or not hasattr(torch.ops.mkldnn, "_reorder_linear_weight"):
+    if not can_pack(dtype, device):
         return PLAIN
-    if dtype == torch.float32:
-        return BLOCKED
-    has_bfloat16 = dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-    return PACKED if has_bfloat16 else PLAIN
-
-
-def pack(weight: Tensor) -> Tensor:
-    """Return a copy of the weight in oneDNN's own layout for about ``ANCHOR_ROWS`` rows."""
-    packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), ANCHOR_ROWS)
-    return packed
+    return BLOCKED if dtype == torch.float32 else PACKED
 
 
 def gate(opened: Tensor, value: Tensor) -> Tensor:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import torch
 
-from jetspec_engine.embedded.attention import VALUE_DTYPE
+from jetspec_engine.embedded.attention_choice import stored_dtypes
 from jetspec_engine.models.config import DecoderConfig
 
 MIB = 1 << 20
 # Slots take memory on a CPU only once they are touched, so these bound what a busy server grows to.
-CPU_STATE_BYTES = 768 * MIB
+CPU_STATE_BYTES = 512 * MIB
 CPU_CACHED_BYTES = 96 * MIB
 GPU_SHARE = 0.4
 
@@ -33,18 +33,18 @@ class CacheSize:
 
 
 def size_of_cache(
-    config: DecoderConfig, device: torch.device, *, page_size: int, sequence_slots: int, max_running: int
+    bytes_a_slot: int, device: torch.device, *, page_size: int, sequence_slots: int, max_running: int
 ) -> CacheSize:
     """Choose the pool's size.
 
     Args:
-        config: of the target.
+        bytes_a_slot: of ``slot_bytes``.
         device: where the state lives.
         page_size: slots a page.
         sequence_slots: slots of one sequence of full length, with the rows of a round.
         max_running: sequences at once; as many full ones are made room for as memory allows, at least one.
     """
-    bytes_a_page = page_size * slot_bytes(config, device)
+    bytes_a_page = page_size * bytes_a_slot
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         affordable = cached = int(free * GPU_SHARE) // bytes_a_page
@@ -54,10 +54,10 @@ def size_of_cache(
     return CacheSize(num_pages=max(one, min(max_running * one, affordable)), max_cached_pages=cached)
 
 
-def slot_bytes(config: DecoderConfig, device: torch.device) -> int:
-    """Return the bytes of one slot's keys and values in the layers that attend, at most (CPU keys may be float32)."""
-    del device
-    return 2 * len(config.attention_layers) * config.num_kv_heads * config.head_dim * VALUE_DTYPE.itemsize
+def slot_bytes(config: DecoderConfig, device: torch.device, max_nodes: int) -> int:
+    """Return the bytes of one slot's keys and values in the layers that attend, for trees of ``max_nodes``."""
+    pair = sum(dtype.itemsize for dtype in stored_dtypes(config, device, max_nodes))
+    return pair * len(config.attention_layers) * config.num_kv_heads * config.head_dim
 
 
 def available_bytes(device: torch.device) -> int:

@@ -11,6 +11,7 @@ Knows queries, keys and rotations, nothing of masks or values. Two arithmetics:
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
@@ -22,8 +23,31 @@ from jetspec_engine.models.bounds import LayerBounds
 FLOAT64_BITS = 53
 
 
+@dataclass(frozen=True, kw_only=True)
+class NewRows:
+    """One item's rows in one verify.
+
+    Attributes:
+        count: N.
+        group: query heads to a KV head.
+        padded_rows: query rows scored, at least ``ScoreArithmetic.padded_rows(count * group)``.
+        keys: (L, KV, N, head_dim), the slots of the rows' keys.
+        rotations: (N, head_dim / 2) complex64.
+    """
+
+    count: int
+    group: int
+    padded_rows: int
+    keys: Tensor
+    rotations: Tensor
+
+    def make_queries(self) -> Tensor:
+        """Return a place for their queries, (KV, padded rows, head_dim), zero as the rows of padding stay."""
+        return self.keys.new_zeros((self.keys.shape[1], self.padded_rows, self.keys.shape[3]))
+
+
 class RowScores(Protocol):
-    """One item's rows in one verify."""
+    """The scores of one item's rows."""
 
     def store(self, layer: int, q: Tensor, k: Tensor) -> Tensor:
         """Rotate and store the keys k (KV, N, head_dim / 2) complex64, and return the rotated queries for ``score``.
@@ -48,16 +72,8 @@ class ScoreArithmetic(Protocol):
         """Return how many query rows are scored for ``count`` wanted ones."""
         ...
 
-    def rows(self, *, count: int, group: int, padded_rows: int, new_keys: Tensor, rotations: Tensor) -> RowScores:
-        """Prepare one item's rows.
-
-        Args:
-            count: N.
-            group: query heads to a KV head.
-            padded_rows: query rows scored, at least ``padded_rows(count * group)``.
-            new_keys: (L, KV, N, head_dim), the slots of the rows' keys.
-            rotations: (N, head_dim / 2) complex64.
-        """
+    def rows(self, new: NewRows) -> RowScores:
+        """Prepare one item's rows."""
         ...
 
     def score(self, layer: int, queries: Tensor, keys: Tensor, out: Tensor) -> None:
@@ -85,12 +101,9 @@ class Float32Scores:
         """Return the next multiple of 4: libraries give one to three rows a kernel of their own."""
         return -(-count // 4) * 4
 
-    def rows(self, *, count: int, group: int, padded_rows: int, new_keys: Tensor, rotations: Tensor) -> RowScores:
+    def rows(self, new: NewRows) -> RowScores:
         """Prepare one item's rows."""
-        queries = new_keys.new_zeros((new_keys.shape[1], padded_rows, new_keys.shape[3]))
-        return _Float32Rows(
-            count=count, group=group, new_keys=new_keys, queries=queries, rotations=rotations, scale=self._scale
-        )
+        return _Float32Rows(new, self._scale)
 
     def score(self, layer: int, queries: Tensor, keys: Tensor, out: Tensor) -> None:  # noqa: ARG002
         """Write the products; the scale is already in the queries."""
@@ -98,21 +111,13 @@ class Float32Scores:
 
 
 class _Float32Rows:
-    def __init__(
-        self,
-        *,
-        count: int,
-        group: int,
-        new_keys: Tensor,
-        queries: Tensor,
-        rotations: Tensor,
-        scale: float,
-    ) -> None:
-        self._keys = as_pairs(new_keys).unbind(0)
-        self._rotations = rotations
-        self._scaled_rotations = (rotations * scale).unsqueeze(1)
-        self._queries = queries
-        self._rotated = _by_node(as_pairs(queries)[:, : count * group], count, group)
+    def __init__(self, new: NewRows, scale: float) -> None:
+        self._keys = as_pairs(new.keys).unbind(0)
+        self._rotations = new.rotations
+        self._scaled_rotations = (new.rotations * scale).unsqueeze(1)
+        self._queries = new.make_queries()
+        used = as_pairs(self._queries)[:, : new.count * new.group]
+        self._rotated = _by_node(used, new.count, new.group)
 
     def store(self, layer: int, q: Tensor, k: Tensor) -> Tensor:
         torch.mul(k, self._rotations, out=self._keys[layer])
@@ -141,17 +146,9 @@ class ExactScores:
         """Return the count: no padding is needed."""
         return count
 
-    def rows(self, *, count: int, group: int, padded_rows: int, new_keys: Tensor, rotations: Tensor) -> RowScores:
+    def rows(self, new: NewRows) -> RowScores:
         """Prepare one item's rows."""
-        queries = new_keys.new_zeros((new_keys.shape[1], padded_rows, new_keys.shape[3]))
-        return _ExactRows(
-            count=count,
-            group=group,
-            new_keys=new_keys,
-            queries=queries,
-            rotations=rotations,
-            exponents=self._exponents,
-        )
+        return _ExactRows(new, self._exponents)
 
     def score(self, layer: int, queries: Tensor, keys: Tensor, out: Tensor) -> None:
         """Write the products, scaled and rounded to float32 once."""
@@ -159,21 +156,12 @@ class ExactScores:
 
 
 class _ExactRows:
-    def __init__(
-        self,
-        *,
-        count: int,
-        group: int,
-        new_keys: Tensor,
-        queries: Tensor,
-        rotations: Tensor,
-        exponents: Sequence[tuple[int, int]],
-    ) -> None:
-        self._keys = new_keys.unbind(0)
-        self._queries = queries
-        self._rotations = rotations
+    def __init__(self, new: NewRows, exponents: Sequence[tuple[int, int]]) -> None:
+        self._keys = new.keys.unbind(0)
+        self._queries = new.make_queries()
+        self._rotations = new.rotations
         self._exponents = exponents
-        self._shape = (count, group)
+        self._shape = (new.count, new.group)
 
     def store(self, layer: int, q: Tensor, k: Tensor) -> Tensor:
         for_query, for_key = self._exponents[layer]

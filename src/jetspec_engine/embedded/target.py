@@ -14,17 +14,16 @@ import torch
 from torch import Tensor
 
 from jetspec_engine.config import check_integer
-from jetspec_engine.embedded.attention import Arithmetic, AttentionSetup, BatchAttention, HeadShape, cut_chain
+from jetspec_engine.embedded.attention import AttentionSetup, BatchAttention, HeadShape, cut_chain
+from jetspec_engine.embedded.attention_choice import choose_arithmetic
 from jetspec_engine.embedded.delta_scan import DeltaScan, HybridBatch
 from jetspec_engine.embedded.delta_state import DeltaState
 from jetspec_engine.embedded.linear import LinearFactory, RowwiseLayer
 from jetspec_engine.embedded.precision import strict_precision
 from jetspec_engine.embedded.rows import shared_row_count
-from jetspec_engine.embedded.scores import ExactScores, Float32Scores, probe_scores
 from jetspec_engine.embedded.state import KeyValueState
-from jetspec_engine.embedded.sums import MAX_SEQUENTIAL_NODES, ExactSums, SequentialSums, probe_sequential
+from jetspec_engine.embedded.sums import MAX_SEQUENTIAL_NODES
 from jetspec_engine.errors import EngineError
-from jetspec_engine.models.bounds import layer_bounds
 from jetspec_engine.models.config import DecoderConfig
 from jetspec_engine.models.decoder import Decoder, DecoderLayer
 from jetspec_engine.models.hybrid import HybridLayer
@@ -240,19 +239,3 @@ class DecoderTarget:
             raise EngineError(f"verify: token id {bad}, expected [0, {self.vocab_size - 1}]")
         if length + tree.max_depth >= len(self._rotations):
             raise EngineError(f"verify: position {length + tree.max_depth}, expected below {len(self._rotations)}")
-
-
-def choose_arithmetic(
-    config: DecoderConfig, weights: Mapping[str, Tensor], device: torch.device, max_nodes: int
-) -> Arithmetic:
-    """Return the fastest arithmetic of attention that is invariant on this device, for trees of ``max_nodes``."""
-    heads = (config.num_kv_heads, config.head_dim, torch.get_num_threads())
-    is_cpu = device.type == "cpu"
-    has_fast_scores = is_cpu and probe_scores(*heads)
-    has_fast_sums = is_cpu and max_nodes <= MAX_SEQUENTIAL_NODES and probe_sequential(*heads)
-    is_bounded = has_fast_scores and has_fast_sums
-    bounds = [] if is_bounded else [layer_bounds(config, weights, layer) for layer in config.attention_layers]
-    return Arithmetic(
-        scores=Float32Scores(config.head_dim) if has_fast_scores else ExactScores(config.head_dim, bounds),
-        sums=SequentialSums(config.head_dim, max_nodes) if has_fast_sums else ExactSums(bounds),
-    )

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from jetspec_engine.embedded import layouts, linear, target
+from jetspec_engine.embedded import attention_choice, layouts, linear
 from jetspec_engine.embedded.target import DecoderTarget
 from jetspec_engine.models.config import DecoderConfig
 from jetspec_engine.models.random_target import write_random_target
@@ -53,8 +53,8 @@ def logits_of(model: Any, ids: Any) -> torch.Tensor:
 @pytest.fixture(params=("fast", "exact"))
 def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "exact":
-        monkeypatch.setattr(target, "probe_scores", lambda *_: False)
-        monkeypatch.setattr(target, "probe_sequential", lambda *_: False)
+        monkeypatch.setattr(attention_choice, "probe_scores", lambda *_: False)
+        monkeypatch.setattr(attention_choice, "probe_sequential", lambda *_: False)
         monkeypatch.setattr(linear, "choose_layout", lambda *_: layouts.PLAIN)
     return str(request.param)
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from jetspec_engine.embedded import layouts, linear, target
+from jetspec_engine.embedded import attention_choice, layouts, linear
 from jetspec_engine.embedded.reference import reference_forward
 from jetspec_engine.embedded.reference_hybrid import hybrid_reference_forward
 from jetspec_engine.embedded.target import DecoderTarget
@@ -60,8 +60,8 @@ def load(folder: Path, dtype: torch.dtype = torch.float32, taps: tuple[int, ...]
 @pytest.fixture(params=ARITHMETICS)
 def arithmetic(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "exact":
-        monkeypatch.setattr(target, "probe_scores", lambda *_: False)
-        monkeypatch.setattr(target, "probe_sequential", lambda *_: False)
+        monkeypatch.setattr(attention_choice, "probe_scores", lambda *_: False)
+        monkeypatch.setattr(attention_choice, "probe_sequential", lambda *_: False)
         monkeypatch.setattr(linear, "choose_layout", lambda *_: layouts.PLAIN)
     return str(request.param)
 

@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jetspec_engine.embedded import attention, layouts, linear, rows, sums, target
+from jetspec_engine.embedded import attention, attention_choice, layouts, linear, rows, sums, target
 from jetspec_engine.embedded.rows import RowPolicy
 from jetspec_engine.embedded.state import KeyValueState
 from jetspec_engine.protocol import SlotRegion, VerifyItem
@@ -115,8 +115,8 @@ def test_case_08_a_deep_path_of_last_children_only(dtype: torch.dtype, device: s
 
 
 def exact_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "probe_scores", lambda *_: False)
-    monkeypatch.setattr(target, "probe_sequential", lambda *_: False)
+    monkeypatch.setattr(attention_choice, "probe_scores", lambda *_: False)
+    monkeypatch.setattr(attention_choice, "probe_sequential", lambda *_: False)
 
 
 def plain_layers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,12 +194,13 @@ def test_R35_the_pool_holds_one_full_sequence_whatever_memory_says(
 ) -> None:
     config = DecoderConfig.from_folder(make_tiny_target(tmp_path / "target"))
     cpu = torch.device("cpu")
+    bytes_a_slot = memory.slot_bytes(config, cpu, 128)
 
     def size(slots: int, running: int) -> int:
-        return size_of_cache(config, cpu, page_size=16, sequence_slots=slots, max_running=running).num_pages
+        return size_of_cache(bytes_a_slot, cpu, page_size=16, sequence_slots=slots, max_running=running).num_pages
 
     assert size(100, 4) == 28
     assert size(96, 4) == 24
-    monkeypatch.setattr(memory, "CPU_STATE_BYTES", 16 * 10 * memory.slot_bytes(config, cpu))
+    monkeypatch.setattr(memory, "CPU_STATE_BYTES", 16 * 10 * bytes_a_slot)
     assert size(100, 4) == 10
     assert size(320, 4) == 20

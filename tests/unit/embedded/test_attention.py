@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from jetspec_engine.embedded import scores, sums
 from jetspec_engine.embedded.attention import visibility
-from jetspec_engine.embedded.scores import ExactScores, Float32Scores, as_pairs, probe_scores
+from jetspec_engine.embedded.scores import ExactScores, Float32Scores, NewRows, as_pairs, probe_scores
 from jetspec_engine.embedded.sums import ExactSums, SequentialSums, SpanKeys, block_ranges, probe_sequential, tree_parts
 from jetspec_engine.models.bounds import LayerBounds
 from jetspec_engine.protocol import SlotRegion, VerifyItem
@@ -176,18 +176,22 @@ def test_scores_do_not_depend_on_rows_or_keys_beside(exact: bool, seed: int, cou
             if place + len(part) > stored.shape[2]:
                 continue
             arithmetic.rows(
-                count=len(part),
-                group=1,
-                padded_rows=arithmetic.padded_rows(len(part)),
-                new_keys=stored[:, :, place : place + len(part)],
-                rotations=turns[taken],
+                NewRows(
+                    count=len(part),
+                    group=1,
+                    padded_rows=arithmetic.padded_rows(len(part)),
+                    keys=stored[:, :, place : place + len(part)],
+                    rotations=turns[taken],
+                )
             ).store(0, as_pairs(part.unsqueeze(2)).transpose(0, 1), as_pairs(part).transpose(0, 1))
         writer = arithmetic.rows(
-            count=num_rows,
-            group=3,
-            padded_rows=padded,
-            new_keys=torch.empty(1, 2, num_rows, 16, dtype=arithmetic.key_dtype),
-            rotations=turns[:40][rows],
+            NewRows(
+                count=num_rows,
+                group=3,
+                padded_rows=padded,
+                keys=torch.empty(1, 2, num_rows, 16, dtype=arithmetic.key_dtype),
+                rotations=turns[:40][rows],
+            )
         )
         queries = writer.store(0, as_pairs(q[rows]).transpose(0, 1), as_pairs(k[:num_rows]).transpose(0, 1))
         scored = max(wanted_keys, arithmetic.min_keys)
