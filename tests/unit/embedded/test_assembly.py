@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from jetspec_engine.config import LINEAR, PLAIN, ServeConfig, TreeConfig
-from jetspec_engine.embedded import assembly, memory
+from jetspec_engine.embedded import assembly, attention_choice, memory
 from jetspec_engine.embedded.assembly import build_engine
 from jetspec_engine.embedded.device import pick_device, pick_dtype
 from jetspec_engine.embedded.memory import size_of_cache
@@ -204,3 +204,17 @@ def test_R35_the_pool_holds_one_full_sequence_whatever_memory_says(
     monkeypatch.setattr(memory, "CPU_STATE_BYTES", 16 * 10 * bytes_a_slot)
     assert size(100, 4) == 10
     assert size(320, 4) == 20
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_a_slot_is_counted_with_the_bytes_it_takes(
+    pair: dict[str, str], is_fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not is_fast:
+        monkeypatch.setattr(attention_choice, "probe_scores", lambda *_: False)
+        monkeypatch.setattr(attention_choice, "probe_sequential", lambda *_: False)
+    with assembled_rig(pair) as rig:
+        state, config = rig.engine._target.state, DecoderConfig.from_folder(Path(pair["target"]))
+        counted = memory.slot_bytes(config, torch.device("cpu"), 128)
+        assert counted == (state.keys[:, :, :1].nbytes + state.values[:, :, :1].nbytes)
+        assert state.num_bytes >= counted * rig.engine._pool.num_pages * 16

@@ -8,7 +8,7 @@ from torch.nn import functional
 from jetspec_engine.embedded import layouts, linear
 from jetspec_engine.embedded.layouts import BLOCKED, PACKED, PLAIN, Layout, choose_layout
 from jetspec_engine.embedded.linear import LinearFactory
-from jetspec_engine.embedded.rows import ANCHOR_ROWS, MAX_ROWS, Operands, RowPolicy, probe_rows
+from jetspec_engine.embedded.rows import ANCHOR_ROWS, MAX_ROWS, Operands, RowPolicy, probe_rows, shared_row_count
 
 CPU = torch.device("cpu")
 
@@ -112,3 +112,22 @@ def test_plain_decoding_does_not_pay_for_the_widest_tree() -> None:
     make = LinearFactory(torch.float32, CPU)
     make.linear(torch.randn(64, 48))
     assert all(policy.min_rows <= ANCHOR_ROWS for policy in make.policies.values())
+
+
+@pytest.mark.parametrize(
+    ("count", "limits", "wanted"),
+    [
+        (1, [(1, 128), (2, 128)], 2),
+        (13, [(1, 128), (2, 128)], 16),
+        (16, [(1, 128)], 16),
+        (3, [(1, 2), (1, 128)], 3),  # run in tiles of two: padding to four would be one tile too many
+        (1, [(32, 32), (64, 64)], 1),  # no count suits both
+        (200, [(1, 128)], 200),
+        (5, [], 8),
+    ],
+)
+def test_rows_are_padded_once_where_one_count_suits_all_layers(
+    count: int, limits: list[tuple[int, int]], wanted: int
+) -> None:
+    policies = [RowPolicy(min_rows=low, max_rows=high) for low, high in limits]
+    assert shared_row_count(count, policies) == wanted
