@@ -8,12 +8,14 @@ import itertools
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 # Typer re-exports only some of the exceptions of the parser it bundles.
+from typer._click.core import Context
 from typer._click.exceptions import ClickException
+from typer.core import TyperGroup
 
 from jetspec_cli import console, exit_codes, hints
 from jetspec_cli.commands import bench, doctor, gate, matrix, models, profile, serve, sweep, train_head
@@ -27,9 +29,22 @@ FULL_OR_FORBIDDEN = (
 )  # fmt: skip
 ISSUES_URL = "https://github.com/jetspec/jetspec-toolkit/issues"
 
+
+class Program(TyperGroup):
+    """All commands. An interrupt reaches ``run``: Typer itself would end with 130 and say nothing."""
+
+    def invoke(self, ctx: Context) -> Any:
+        """Run the chosen command."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt as error:
+            raise typer.Abort from error
+
+
 # rich_markup_mode=None keeps rich out of the start, and pretty_exceptions out of the one handler below.
 app = typer.Typer(
     name="jetspec",
+    cls=Program,
     help="Tree-drafted speculative decoding you can trust: serve a model, prove its tokens, measure it.",
     rich_markup_mode=None,
     no_args_is_help=True,
@@ -85,7 +100,7 @@ def run(words: list[str]) -> int:
         message, hint = usage_message(error)
         if message:
             console.error(message, hint, code, as_json=as_json)
-    except (KeyboardInterrupt, typer.Abort):
+    except typer.Abort:
         code = exit_codes.INTERRUPTED
         console.error("interrupted", "", code, as_json=as_json)
     except OSError as error:

@@ -144,16 +144,35 @@ def test_case_27_a_killed_run_leaves_a_readable_document_and_no_server(prompts, 
     wait_for(lambda: not is_running(pid_file))
 
 
+@pytest.mark.parametrize("command", ["gate", "bench", "profile", "doctor --measure"])
+def test_case_27_a_command_stopped_while_its_server_loads_stops_it_and_exits_130(prompts, tmp_path, command):
+    pid_file = tmp_path / "pid"
+    words = [*command.split(), *(["--prompts", str(prompts)] if command in ("gate", "bench") else [])]
+    process = start(words, "loads for ever", pid_file, cwd=tmp_path)
+    try:
+        wait_for(lambda: pid_file.exists() and pid_file.read_text(), 120)
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 130
+    finally:
+        process.kill()
+        process.wait()
+    assert not is_running(pid_file)
+
+
 def start_gate(prompts: Path, out: Path, pid_file: Path) -> subprocess.Popen:
     """Run the gate on a slow stand-in, as a process that can be interrupted."""
+    return start(["gate", "--prompts", str(prompts), "--out", str(out)], "slow", pid_file)
+
+
+def start(words: list[str], scenario: str, pid_file: Path, cwd: Path | None = None) -> subprocess.Popen:
+    """Run a command on a stand-in that behaves as told, as a process that can be interrupted."""
     script = (
-        "import sys; from jetspec_cli import app; from jetspec_cli.serving import launcher; "
-        f"launcher.SERVE_COMMAND = (sys.executable, {str(MOCK_SERVE)!r}); app.main(sys.argv[1:])"
+        "import sys; from jetspec_cli.__main__ import start; from jetspec_cli.serving import launcher; "
+        f"launcher.SERVE_COMMAND = (sys.executable, {str(MOCK_SERVE)!r}); start()"
     )
-    words = ["gate", "--prompts", str(prompts), "--out", str(out)]
-    environment = {**os.environ, "MOCK_SERVE": "slow", "MOCK_SERVE_PID": str(pid_file)}
+    environment = {**os.environ, "MOCK_SERVE": scenario, "MOCK_SERVE_PID": str(pid_file)}
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen([sys.executable, "-c", script, *words], env=environment, **quiet)
+    return subprocess.Popen([sys.executable, "-c", script, *words], env=environment, cwd=cwd, **quiet)
 
 
 def wait_for(condition, seconds: float = 30.0) -> None:

@@ -92,6 +92,17 @@ def _help_cpu_seconds() -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
+def test_whoever_ignores_sigterm_for_us_means_it():
+    program = "import signal; from jetspec_cli import __main__ as m; m.take_sigterm(); print([signal.getsignal(15)])"
+    ignored = f"import signal; signal.signal(15, signal.SIG_IGN); {program}"
+    shown = [
+        subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True).stdout
+        for text in (program, ignored)
+    ]
+    assert "default_int_handler" in shown[0]
+    assert "SIG_IGN" in shown[1]
+
+
 def test_ctrl_c_while_the_program_loads_is_130_and_no_failed_gate():
     program = """
 import sys

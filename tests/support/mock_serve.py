@@ -1,7 +1,7 @@
 """Stands in for ``jetspec serve`` in tests of what starts it: a mock server behind the same start-up protocol.
 
-``MOCK_SERVE`` says how it behaves: ``ok``, ``silent death``, ``told death``, ``dies at N``, ``wrong``, ``slow`` or
-``no DTYPE``.
+``MOCK_SERVE`` says how it behaves: ``ok``, ``silent death``, ``told death``, ``dies at N``, ``wrong``, ``slow``, ``no
+DTYPE`` or ``loads for ever``.
 """
 
 import json
@@ -28,6 +28,8 @@ def main() -> int:
     if scenario == f"no {dtype}":
         say({"error": {"exit_code": 3, "what": f"dtype {dtype}: not on this device", "hint": ""}})
         return 3
+    if scenario == "loads for ever":
+        time.sleep(600)
     if scenario == "silent death":
         sys.stderr.write("Segmentation fault, of sorts\n")
         return 139

@@ -17,7 +17,6 @@ from jetspec_cli.bench.runner import Runner
 from jetspec_cli.bench.server import Bench, Link, fit, open_bench
 from jetspec_cli.bench.spread import Spread
 from jetspec_cli.bench.watching import Watcher
-from jetspec_cli.gating.execute import interruptible
 from jetspec_cli.prompts import Prompt
 from jetspec_engine.errors import EngineError, JetspecError
 
@@ -58,11 +57,10 @@ def execute(asked: Asked, watcher: Watcher) -> dict[str, Any]:
         document = BenchDocument(asked.spec, asked.prompts, log, asked.command, started_at)
         num_before = log.num_found
         try:
-            with interruptible():
-                if asked.is_spread:
-                    Spread(document, log, watcher).run(asked.spec, asked.prompts, asked.link)
-                else:
-                    _run_on_one_server(asked, document, log, watcher, fingerprint)
+            if asked.is_spread:
+                Spread(document, log, watcher).run(asked.spec, asked.prompts, asked.link)
+            else:
+                _run_on_one_server(asked, document, log, watcher, fingerprint)
         except KeyboardInterrupt:
             return document.build(INTERRUPTED)
         except JetspecError as error:

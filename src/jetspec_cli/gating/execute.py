@@ -4,11 +4,8 @@ Knows nothing of output: a watcher is told what happens.
 """
 
 import itertools
-import signal
-import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
@@ -56,12 +53,11 @@ def execute(
     """
     document = GateDocument(spec, prompts, command, datetime.now(UTC).isoformat(timespec="seconds"))
     try:
-        with interruptible():
-            for target, dtype in itertools.product(spec.targets or ("",), spec.dtypes):
-                what = f"dtype {dtype}" + (f", target {target}" if target else "")
-                watcher.on_start(f"reaching {links.url}" if links.url else f"starting a server, {what}")
-                with open_sides(spec, target, dtype, links, watcher.on_progress) as sides:
-                    run_prompts(sides, spec, prompts, document, watcher, url=links.url)
+        for target, dtype in itertools.product(spec.targets or ("",), spec.dtypes):
+            what = f"dtype {dtype}" + (f", target {target}" if target else "")
+            watcher.on_start(f"reaching {links.url}" if links.url else f"starting a server, {what}")
+            with open_sides(spec, target, dtype, links, watcher.on_progress) as sides:
+                run_prompts(sides, spec, prompts, document, watcher, url=links.url)
     except KeyboardInterrupt:
         return document.build(verdict.INTERRUPTED)
     except JetspecError as error:
@@ -99,20 +95,3 @@ def run_prompts(
         watcher.on_prompt(prompt.prompt_id, verdicts, document.build(RUNNING))
     watcher.on_start("probing bits, ends, cache, company, work and pages")
     probe(sides, prompts, record)
-
-
-@contextmanager
-def interruptible() -> Iterator[None]:
-    """Treat SIGTERM like Ctrl-C inside the block, so that a stopped CI job keeps its rows and stops its server."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

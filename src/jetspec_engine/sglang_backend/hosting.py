@@ -33,6 +33,7 @@ def host_server(command: list[str], config: ServeConfig, port: int, on_event: Ca
 
     Raises:
         EngineError: the server failed; one line with its own reason.
+        KeyboardInterrupt: told to stop before it was ready.
     """
     url = f"http://{f'[{config.host}]' if ':' in config.host else config.host}:{port}"
 
@@ -44,9 +45,10 @@ def host_server(command: list[str], config: ServeConfig, port: int, on_event: Ca
         api_key_words(config.api_key) as key_words,
         SglangServer([*command, *key_words], url, api_key=config.api_key, on_line=on_line) as server,
     ):
-        if server.wait_until_healthy(stopped.is_set):
-            info = server.prove_plugin(settings_of(config))
-            on_event(ServeEvent(kind="ready", message=url, info=describe(config, info)))
+        if not server.wait_until_healthy(stopped.is_set):
+            raise KeyboardInterrupt
+        info = server.prove_plugin(settings_of(config))
+        on_event(ServeEvent(kind="ready", message=url, info=describe(config, info)))
         while not stopped.wait(WATCH_S):
             server.raise_if_ended()
     on_event(ServeEvent(kind="stopped", message="stopped"))

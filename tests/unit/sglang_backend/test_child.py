@@ -189,6 +189,16 @@ def test_hosting_says_ready_and_stops_on_SIGTERM():
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_hosting_told_to_stop_while_the_server_starts_is_interrupted():
+    stopper = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGTERM))
+    events = []
+    stopper.start()
+    with pytest.raises(KeyboardInterrupt):
+        host("silent", events)
+    stopper.join()
+    assert [event.kind for event in events if event.kind != "log"] == []
+
+
 def test_hosting_ends_with_the_servers_own_reason():
     events = []
     with pytest.raises(EngineError, match="RuntimeError: CUDA error: an illegal memory access"):
