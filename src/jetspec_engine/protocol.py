@@ -254,10 +254,13 @@ class EngineBackend(Protocol):
         ...
 
     def serve(self, config: ServeConfig, on_event: Callable[[ServeEvent], None]) -> None:
-        """Load, listen, emit a "ready" event, and block until the process is told to stop (SIGINT, SIGTERM).
+        """Pull, load, listen, emit a "ready" event, and block until the process is told to stop (SIGINT, SIGTERM).
+
+        Whatever is cheap to find wrong is found before anything is pulled.
 
         Raises:
-            UnavailableError: a missing extra or device, or the port is taken.
+            UnavailableError: a missing extra or device, the port is taken, or a model cannot be downloaded.
+            KeyboardInterrupt: told to stop before it was ready.
             ArtifactError: the model cannot be loaded, or head and target do not belong together.
             EngineError: the server died.
         """

@@ -211,21 +211,6 @@ class Availability:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ServeEvent:
-    """Something a starting or running server tells its caller.
-
-    Attributes:
-        kind: progress (message), ready (url and info), log (message), stopped.
-        message: one line.
-        info: for ready, the same document as ``/get_server_info``'s ``jetspec`` key.
-    """
-
-    kind: str
-    message: str = ""
-    info: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
 class Progress:
     """A long job's report: done of total (in unit), with a short label. total 0 means unknown."""
 
@@ -233,3 +218,25 @@ class Progress:
     done: int
     total: int
     unit: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeEvent:
+    """Something a starting or running server tells its caller.
+
+    Attributes:
+        kind: progress (message, progress), ready (url and info), log (message), stopped.
+        message: one line.
+        progress: of a long job, as often as it reports.
+        info: for ready, the same document as ``/get_server_info``'s ``jetspec`` key.
+    """
+
+    kind: str
+    message: str = ""
+    progress: Progress | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, progress: Progress) -> "ServeEvent":
+        """Return a job's report as an event."""
+        return cls(kind="progress", message=progress.label, progress=progress)

@@ -33,16 +33,14 @@ def list_models(output: options.Format = "table") -> None:
 def pull(name: Name, output: options.Format = "table") -> None:
     """Download and convert a model once; nothing is downloaded again afterwards."""
     from jetspec_cli import console, environment
+    from jetspec_cli.meter import Meter
     from jetspec_engine import registry
-    from jetspec_engine.records import Progress
 
     options.check_format(output)
-    with console.bar(name, None) as bar:
-
-        def show(progress: Progress) -> None:
-            bar.update(label=progress.label, done=progress.done, total=progress.total or None)
-
-        folder = registry.model_store().pull(name, environment.cache_dir(), show)
+    with Meter() as meter:
+        folder = registry.model_store().pull(
+            name, environment.cache_dir(), lambda progress: meter.show(progress.label, progress.done, progress.total)
+        )
     if output == "json":
         console.data_json({"name": name, "path": str(folder)})
     else:

@@ -19,13 +19,14 @@ def self_test(argv: Sequence[str], out: Path | None, output: str) -> int:
     """
     from jetspec_cli import console, environment, options
     from jetspec_cli.gating.self_test import run_self_test
+    from jetspec_cli.meter import Meter
     from jetspec_cli.reporting import json_doc
     from jetspec_cli.reporting.self_test_text import self_test_text
 
     options.writable_file("--out", out)
-    with console.bar("self-test", None) as bar:
+    with Meter() as meter:
         command = environment.redacted_command(argv)
-        document = run_self_test(command, lambda done, of, name: bar.update(label=name, done=done, total=of))
+        document = run_self_test(command, lambda done, of, name: meter.show(name, done, of))
     console.data(json_doc.dumps(document).rstrip() if output == "json" else self_test_text(document))
     if out is not None:
         json_doc.write_whole(out, json_doc.dumps(document))

@@ -7,14 +7,15 @@ import os
 import signal
 import sys
 import threading
-from dataclasses import asdict
+from typing import Self
 
 from jetspec_cli import console
+from jetspec_cli.meter import Meter
 from jetspec_cli.serving.describe import describe
-from jetspec_cli.serving.startup import choose_engine, ensure_target, refuse_missing_models
+from jetspec_cli.serving.startup import choose_engine, refuse_missing_models
 from jetspec_engine import registry
 from jetspec_engine.config import ServeConfig
-from jetspec_engine.records import Progress, ServeEvent
+from jetspec_engine.records import ServeEvent
 
 
 def host(config: ServeConfig, *, can_pull: bool, as_json: bool, is_child: bool) -> None:
@@ -33,14 +34,11 @@ def host(config: ServeConfig, *, can_pull: bool, as_json: bool, is_child: bool) 
     """
     if is_child:
         stop_with_stdin()
-    reporter = Reporter(as_json=as_json)
     config = choose_engine(config)
-    if can_pull:
-        with console.bar(config.target, None) as bar:
-            ensure_target(config, lambda progress: reporter.on_pull(progress, bar))
-    else:
+    if not can_pull:
         refuse_missing_models(config)
-    registry.backend(config.engine).serve(config, reporter.on_event)
+    with Reporter(as_json=as_json) as reporter:
+        registry.backend(config.engine).serve(config, reporter.on_event)
 
 
 def stop_with_stdin() -> None:
@@ -56,27 +54,30 @@ def stop_with_stdin() -> None:
 
 
 class Reporter:
-    """Turns the events of a starting and running server into output."""
+    """Turns the events of a starting and running server into output. Use it in a ``with`` block."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
-        self._last_percent = -1
+        self._meter = Meter(lambda line: self._tell(ServeEvent(kind="progress", message=line)), can_draw=not as_json)
 
-    def on_pull(self, progress: Progress, bar: console.Bar) -> None:
-        """Tell how far a download or a conversion is: by a bar on a terminal, else once per 10 %."""
-        if console.is_live() and not self._as_json:
-            bar.update(label=progress.label, done=progress.done, total=progress.total or None)
-            return
-        percent = 100 * progress.done // progress.total if progress.total else 0
-        if percent // 10 != self._last_percent // 10:
-            self.on_event(ServeEvent(kind="progress", message=f"{progress.label}: {percent} %"))
-        self._last_percent = percent
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._meter.clear()
 
     def on_event(self, event: ServeEvent) -> None:
-        """Tell of one event."""
+        """Tell of one event; of a long job's reports only what is worth a line or moves a bar."""
+        if event.progress is not None:
+            self._meter.show(event.progress.label, event.progress.done, event.progress.total)
+            return
+        self._meter.clear()
+        self._tell(event)
+
+    def _tell(self, event: ServeEvent) -> None:
         url = str(event.info.get("url") or event.message)
         if self._as_json:
-            document = {**asdict(event), "info": dict(event.info)}
+            document = {"kind": event.kind, "message": event.message, "info": dict(event.info)}
             console.data_json({**document, "url": url} if event.kind == "ready" else document, indent=None)
         elif event.kind == "ready":
             console.data("\n".join(describe(event.info, url)))

@@ -3,14 +3,12 @@
 Engines and the model store are reached through the registry only. Knows nothing of printing.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from jetspec_engine import registry
 from jetspec_engine.config import ServeConfig
 from jetspec_engine.errors import ArtifactError, ConfigError, UnavailableError
-from jetspec_engine.records import Progress
 
 
 def choose_engine(config: ServeConfig) -> ServeConfig:
@@ -39,17 +37,6 @@ def is_target_missing(config: ServeConfig) -> bool:
     is_missing = any(entry["name"] == config.target and not entry["is_present"] for entry in entries)
     # A folder of that name goes first, as everywhere a model is named.
     return is_missing and not Path(config.target).is_dir()
-
-
-def ensure_target(config: ServeConfig, on_progress: Callable[[Progress], None]) -> None:
-    """Pull the target when the catalogue has it and the cache does not. Other names are the engine's to resolve.
-
-    Raises:
-        UnavailableError: it cannot be downloaded.
-        ArtifactError: what was downloaded is not what was expected.
-    """
-    if is_target_missing(config):
-        registry.model_store().pull(config.target, Path(config.cache_dir), on_progress)
 
 
 def refuse_missing_models(config: ServeConfig) -> None:

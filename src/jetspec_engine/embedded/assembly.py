@@ -25,11 +25,12 @@ from jetspec_engine.embedded.engine import EmbeddedEngine
 from jetspec_engine.embedded.memory import CacheSize, size_of_cache, slot_bytes
 from jetspec_engine.embedded.own_thread import run_apart
 from jetspec_engine.embedded.pages import PagePool
-from jetspec_engine.embedded.pair import AUTO_HEAD, PairStore, resolve_pair
+from jetspec_engine.embedded.pair import AUTO_HEAD, PairStore, resolve_head, resolve_pair
 from jetspec_engine.embedded.target import DecoderTarget
 from jetspec_engine.embedded.traffic import round_bytes
 from jetspec_engine.errors import ConfigError, EngineError
 from jetspec_engine.models.config import DecoderConfig
+from jetspec_engine.models.store import check_name
 from jetspec_engine.models.tokenizer import ModelTokenizer
 from jetspec_engine.models.weights import load_weights
 from jetspec_engine.records import GenerateRequest, Progress, SamplingParams, StepEvent
@@ -111,14 +112,19 @@ def find_models(
     """Make the models present, check that they belong together and load the head."""
     cache_dir = Path(config.cache_dir)
     store = PairStore()
-    folder = store.pull(config.target, cache_dir, on_progress)
     if config.drafter != "head":
+        folder = store.pull(config.target, cache_dir, on_progress)
         decoder = DecoderConfig.from_folder(folder)
         length, notes = served_length(config, decoder.max_position_embeddings, "")
         return Models(folder=folder, config=decoder, head=None, head_folder=None, max_seq_len=length, notes=notes)
     check_keys("drafter_options", config.drafter_options, ())
-    if config.head != AUTO_HEAD:
+    # The head first: a target may be many gigabytes, and "auto" may have none for it.
+    check_name(config.target, cache_dir)
+    if config.head == AUTO_HEAD:
+        resolve_head(config.head, config.target, cache_dir)
+    else:
         store.pull(config.head, cache_dir, on_progress)
+    store.pull(config.target, cache_dir, on_progress)
     pair = resolve_pair(config.target, config.head, cache_dir)
     head_folder = pair.head_folder
     length, notes = served_length(config, pair.report.max_seq_len, pair.report.notice)

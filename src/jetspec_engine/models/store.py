@@ -64,6 +64,13 @@ def pull(name: str, cache_dir: Path, on_progress: Callable[[Progress], None]) ->
     raise unknown_model(name)
 
 
+def check_name(name: str, cache_dir: Path) -> None:
+    """Refuse a name that no model can have, before anything is downloaded. Raises ArtifactError."""
+    can_be_pulled = name in CATALOG or is_random_name(name) or is_hub_id(name)
+    if not can_be_pulled and find_folder(name, cache_dir) is None:
+        raise unknown_model(name)
+
+
 def find_folder(name: str, cache_dir: Path) -> Path | None:
     """Return the folder a name stands for without asking Hugging Face's cache, else None."""
     if is_folder(name):

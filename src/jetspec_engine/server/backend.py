@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from jetspec_engine.config import ServeConfig
 from jetspec_engine.errors import UnavailableError
-from jetspec_engine.records import Availability, Progress, ServeEvent
+from jetspec_engine.records import Availability, ServeEvent
 
 if TYPE_CHECKING:
     from jetspec_engine.protocol import CompletionEngine
@@ -31,7 +31,7 @@ class EmbeddedBackend:
         return Availability(is_available=not missing, missing=missing, hint=hint)
 
     def serve(self, config: ServeConfig, on_event: Callable[[ServeEvent], None]) -> None:
-        """Bind the port, load the models, listen, say "ready", and block until SIGINT or SIGTERM.
+        """Bind the port, pull what is missing, load the models, listen, say "ready", and block until SIGINT or SIGTERM.
 
         Args:
             config: what to serve; port 0 picks a free port.
@@ -39,7 +39,8 @@ class EmbeddedBackend:
                 or the event loop's.
 
         Raises:
-            UnavailableError: a package is missing, or the port is taken (found before any model is loaded).
+            UnavailableError: a package is missing, or the device or the port cannot be had: found before a model
+                is pulled.
             ArtifactError: the models cannot be loaded.
         """
         found = self.availability(config)
@@ -49,7 +50,7 @@ class EmbeddedBackend:
         from jetspec_engine.server.listener import bind
 
         with bind(config.host, config.port) as bound:
-            engine = build_engine(config, lambda progress: on_event(progress_event(progress)))
+            engine = build_engine(config, lambda progress: on_event(ServeEvent.of(progress)))
             try:
                 serve_engine(engine, config, bound, on_event)
             finally:
@@ -74,11 +75,3 @@ def serve_engine(
         on_stopping=context.bridge.abort_all,
         on_log=lambda line: on_event(ServeEvent(kind="log", message=line)),
     ).run_until_stopped()
-
-
-def progress_event(progress: Progress) -> ServeEvent:
-    """Return a job's progress as one line."""
-    if not progress.total:
-        return ServeEvent(kind="progress", message=progress.label)
-    unit = f" {progress.unit}" if progress.unit else ""
-    return ServeEvent(kind="progress", message=f"{progress.label}: {progress.done} of {progress.total}{unit}")

@@ -45,12 +45,12 @@ class SglangBackend:
         return Availability(is_available=True)
 
     def serve(self, config: ServeConfig, on_event: Callable[[ServeEvent], None]) -> None:
-        """Start SGLang with our plugin, say "ready", and block until SIGINT or SIGTERM.
+        """Pull what is missing, start SGLang with our plugin, say "ready", and block until SIGINT or SIGTERM.
 
         Args:
             config: what to serve; port 0 picks a free port.
-            on_event: receives log lines that matter, ready (message: the URL; info) and stopped; log lines come on a
-                thread of their own.
+            on_event: receives progress, log lines that matter, ready (message: the URL; info) and stopped; log lines
+                come on a thread of their own.
 
         Raises:
             UnavailableError: sglang, a GPU or the port is not to be had.
@@ -64,8 +64,10 @@ class SglangBackend:
         from jetspec_engine.sglang_backend import hosting, launch
         from jetspec_engine.sglang_backend.models import find_models
 
-        target, head = find_models(config)
         gpu = launch.choose_gpu(config, launch.probe_free_memory())
+        # Asked twice: a taken port is found before anything is pulled, and a free one may be taken meanwhile.
+        hosting.free_port(config.host, config.port)
+        target, head = find_models(config, lambda progress: on_event(ServeEvent.of(progress)))
         port = hosting.free_port(config.host, config.port)
         words = launch.server_words(config, target=target, head=head, port=port, gpu=gpu)
         hosting.host_server([*launch.SERVER_COMMAND, *words], config, port, on_event)

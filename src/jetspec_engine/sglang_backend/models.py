@@ -3,6 +3,7 @@
 Loads no weights and no torch. Knows nothing of SGLang beyond what its stock draft model cannot run.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,25 +15,28 @@ from jetspec_engine.draft.shipped import SHIPPED_HEADS, shipped_head_folder
 from jetspec_engine.errors import ArtifactError
 from jetspec_engine.models import store
 from jetspec_engine.models.config import CONFIG_FILE, GENERATION_FILE, DecoderConfig
+from jetspec_engine.records import Progress
 
 
-def find_models(config: ServeConfig) -> tuple[Path, Path]:
-    """Return the folders of a target and a head that belong together. Never downloads.
+def find_models(config: ServeConfig, on_progress: Callable[[Progress], None]) -> tuple[Path, Path]:
+    """Return the folders of a target and a head that belong together; what is missing is pulled.
 
     Raises:
         ArtifactError: one is missing or unreadable, they do not belong together, or SGLang cannot run the head.
+        UnavailableError: one has to be downloaded and cannot be.
     """
     cache_dir = Path(config.cache_dir)
-    target_folder = store.resolve(config.target, cache_dir)
+    store.check_name(config.target, cache_dir)
     names = {name: target for target, name in SHIPPED_HEADS.items()} | {"auto": config.target}
     if config.head in names:
         head_folder = shipped_head_folder(names[config.head])
     else:
-        head_folder = store.resolve(config.head, cache_dir)
+        head_folder = store.pull(config.head, cache_dir, on_progress)
     if head_folder is None:
         raise ArtifactError(f"head {config.head}: none comes with target {config.target}", hint="name one with --head")
     where = f"{head_folder}/{CONFIG_FILE}"
     head = check_head(read_json(head_folder / CONFIG_FILE), where)
+    target_folder = store.pull(config.target, cache_dir, on_progress)
     target = DecoderConfig.from_folder(target_folder)
     check_pair(head, target, where=where, head_folder=head_folder, target_folder=target_folder)
     return target_folder, head_folder

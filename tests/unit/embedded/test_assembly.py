@@ -13,6 +13,7 @@ from jetspec_engine.embedded.assembly import build_engine
 from jetspec_engine.embedded.device import pick_device, pick_dtype
 from jetspec_engine.embedded.memory import size_of_cache
 from jetspec_engine.errors import ArtifactError, ConfigError, UnavailableError
+from jetspec_engine.models import store
 from jetspec_engine.models.config import DecoderConfig
 from jetspec_engine.records import Progress
 from support.tiny_models import make_tiny_target
@@ -92,6 +93,27 @@ def test_R29_a_head_of_a_sibling_is_refused(tmp_path: Path) -> None:
 def test_a_missing_model_is_refused(pair: dict[str, str]) -> None:
     with pytest.raises(ArtifactError, match="no such model"):
         build({**pair, "target": "no-such-model"})
+
+
+@pytest.mark.parametrize(
+    ("config", "error"),
+    [
+        ({"target": "org/huge", "device": "cuda:99"}, UnavailableError),
+        ({"target": "org/huge"}, ArtifactError),
+        ({"target": "org/huge", "head": "no-such-head"}, ArtifactError),
+        ({"target": "smolm2-135m"}, ArtifactError),
+    ],
+)
+def test_what_cannot_be_is_refused_before_a_target_is_pulled(
+    config: dict[str, str], error: type[Exception], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def pull(name: str, *_: object) -> None:
+        raise AssertionError(f"{name} was pulled")
+
+    monkeypatch.setattr(store, "pull_hub_model", pull)
+    monkeypatch.setattr(store, "pull_entry", pull)
+    with pytest.raises(error, match=r"device cuda:99|no draft head|no-such-head|smolm2-135m.*no such model"):
+        build({"cache_dir": str(tmp_path)}, **config)
 
 
 def test_R29_a_target_without_a_tokenizer_is_refused_before_its_weights_are_read(tmp_path: Path) -> None:
