@@ -41,7 +41,7 @@ class Meter:
         self.clear()
         tenths = 10 * done // total if total else 0
         if label != self._label or tenths > self._tenths:
-            self._say(f"{label}: {10 * tenths} %" if total else label)
+            self._say(f"{label}: {100 * done // total} %" if total else label)
             self._label, self._tenths = label, tenths
 
     def clear(self) -> None:

@@ -8,7 +8,6 @@ be answered with a 5xx, and the resident memory is written down as it goes. A ro
 import argparse
 import json
 import random
-import subprocess
 import sys
 import threading
 import time
@@ -20,7 +19,7 @@ from typing import IO, Any
 import httpx
 from tests.measure.common import CLASSES, read_prompts, write
 from tests.measure.load_clients import BEHAVIOURS, MISMATCH, WRONG, Case, Outcome, ask
-from tests.measure.soak import Soak, stamp, status, wait_until_ready
+from tests.measure.soak import Soak, stamp, start, status, wait_until_ready
 
 TIMEOUT_S = 1200.0
 NUM_CASES = 48
@@ -142,7 +141,7 @@ def main() -> None:
     options = parser.parse_args()
     command = ["serve", "--port", "0", "--threads", str(options.threads), "--dtype", options.dtype]
     command += ["--max-running", str(options.max_running), "--format", "json"]
-    server = subprocess.Popen([sys.executable, "-m", "jetspec_cli", *command], stdout=subprocess.PIPE, text=True)
+    server = start(command)
     try:
         ready = wait_until_ready(server)
         with options.out.with_suffix(".ndjson").open("w", encoding="utf-8") as rows:

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -161,7 +161,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16")
     options = parser.parse_args()
     command = ["serve", "--port", "0", "--threads", str(options.threads), "--dtype", options.dtype, "--format", "json"]
-    server = subprocess.Popen([sys.executable, "-m", "jetspec_cli", *command], stdout=subprocess.PIPE, text=True)
+    server = start(command)
     try:
         ready = wait_until_ready(server)
         soak = Soak(ready["url"], options.seed)
@@ -175,6 +175,12 @@ def main() -> None:
     problems = found_problems(result)
     print("\n".join(problems) or "nothing was lost")
     sys.exit(1 if problems else 0)
+
+
+def start(command: Sequence[str]) -> subprocess.Popen[str]:
+    """Start ``jetspec`` so that it stops when this script is gone, even killed."""
+    words = [sys.executable, "-m", "jetspec_cli", *command, "--stop-with-stdin"]
+    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def wait_until_ready(server: subprocess.Popen[str]) -> dict[str, Any]:
