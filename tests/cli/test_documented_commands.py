@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,19 @@ def test_R28_documented_commands_parse(path, line):
     if "$(" in line or "$" in line:
         line = re.sub(r"\$\(?\w+\)?", "x", line)
     parse(line)
+
+
+SOURCES = [*FILES, *ROOT.glob("src/**/*.py")]
+INSTALLS = re.compile(r"pip install [^\n`]*?(jetspec|\.)\[([a-z,]+)\]")
+FOUND = [(path.relative_to(ROOT), *match.groups()) for path in SOURCES for match in INSTALLS.finditer(path.read_text())]
+
+
+@pytest.mark.parametrize(("path", "what", "extras"), FOUND, ids=[f"{path}: {extras}" for path, _, extras in FOUND])
+def test_R28_what_is_said_to_be_installed_can_be(path, what, extras):
+    offered = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(extras.split(",")) <= set(offered)
+    # By its name pip finds only what is installed already, as it is where a hint of ours is read.
+    assert (what == "jetspec") == (path.suffix == ".py")
 
 
 @pytest.mark.parametrize("line", ["jetspec nonsense", "jetspec gate --nonsense", "jetspec serve --tree-width four"])
