@@ -26,13 +26,13 @@ TARGET = GPUTarget("cuda", 90, 32)
 POINTERS = {
     "query keys values out": "x",
     "indptr indices starts lengths firsts slots depths": "*i64",
-    "anchors tokens parents ids out_tokens out_parents out_depths out_count target_ids counts bonus": "*i64",
+    "anchors tokens parents ids out_tokens out_parents out_depths out_count target_ids counts bonus gained": "*i64",
     "first_child next_sibling positions addresses words strides": "*i64",
     "tops weights partial logprobs out_logprobs sums": "*fp32",
     "decay_scale state kept": "*fp32",
     "mixed weight bias decay write decay_bias": "x",
     "settings": "*fp64",
-    "path bounds caps begins": "*i32",
+    "path bounds caps begins lens": "*i32",
     "out_valid mask": "*i1",
     "logits": "*bf16",
 }

@@ -3,6 +3,9 @@
 Equals ``tree/accept_batched.py``. Fixed shapes: safe inside a CUDA graph. Knows no cache.
 """
 
+from dataclasses import dataclass
+from typing import Self
+
 import torch
 import triton
 import triton.language as tl
@@ -14,8 +17,9 @@ from jetspec_engine.tree.batched import TreeBatch
 
 @triton.jit(do_not_specialize=["nodes", "path_width"])  # type: ignore[untyped-decorator]
 def _walk(  # type: ignore[no-untyped-def]  # noqa: PLR0917 a kernel is called by position
-    tokens, parents, target_ids, path, counts, bonus, nodes, path_width, NODES: tl.constexpr, PATH: tl.constexpr
-):
+    tokens, parents, target_ids, path, counts, bonus, gained, lens, nodes, path_width,
+    NODES: tl.constexpr, PATH: tl.constexpr,
+):  # fmt: skip
     """Walk one tree."""
     request = tl.program_id(0)
     node = tl.arange(0, NODES)
@@ -24,6 +28,7 @@ def _walk(  # type: ignore[no-untyped-def]  # noqa: PLR0917 a kernel is called b
     parent = tl.load(parents + request * nodes + node, mask=is_node, other=-1)
     step = tl.arange(0, PATH)
     taken = tl.where(step == 0, 0, -1)
+    emitted = tl.zeros([PATH], tl.int64)
     last = 0
     count = 0
     wanted = tl.load(target_ids + request * nodes)
@@ -33,6 +38,7 @@ def _walk(  # type: ignore[no-untyped-def]  # noqa: PLR0917 a kernel is called b
         found = tl.min(tl.where((parent == last) & (token == wanted), node, NODES), 0)
         is_going = found < NODES
         last = tl.where(is_going, found, last)
+        emitted = tl.where((step == count) & is_going, wanted, emitted)
         count += is_going.to(tl.int32)
         taken = tl.where((step == count) & is_going, found, taken)
         wanted = tl.load(target_ids + request * nodes + last)
@@ -40,39 +46,56 @@ def _walk(  # type: ignore[no-untyped-def]  # noqa: PLR0917 a kernel is called b
     tl.store(path + request * path_width + step, taken, mask=step < path_width)
     tl.store(counts + request, count)
     tl.store(bonus + request, wanted)
+    emitted = tl.where(step == count, wanted, emitted)
+    tl.store(gained + request * path_width + step, emitted, mask=step < path_width)
+    tl.store(lens + request, count + 1)
 
 
-def accept_walk(trees: TreeBatch, target_ids: Tensor, *, into: AcceptedBatch) -> AcceptedBatch:
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Outcome:
+    """What a round yields for R requests, as the walk writes it.
+
+    Attributes:
+        accepted: path, counts and bonus.
+        tokens: (R, D + 1) int64 what is emitted: accepted drafts, then the bonus token; past that 0.
+        lens: (R,) int32 how many that are.
+    """
+
+    accepted: AcceptedBatch
+    tokens: Tensor
+    lens: Tensor
+
+    @classmethod
+    def allocate(cls, *, requests: int, depth: int, device: torch.device | str) -> Self:
+        """Reserve the outcome of R requests and D levels of drafts."""
+        shape = (requests, depth + 1)
+        accepted = AcceptedBatch(
+            path=torch.full(shape, -1, dtype=torch.int64, device=device),
+            num_correct_drafts=torch.zeros(requests, dtype=torch.int64, device=device),
+            bonus=torch.zeros(requests, dtype=torch.int64, device=device),
+        )
+        tokens = torch.zeros(shape, dtype=torch.int64, device=device)
+        return cls(accepted=accepted, tokens=tokens, lens=torch.zeros(requests, dtype=torch.int32, device=device))
+
+
+def accept_walk(trees: TreeBatch, target_ids: Tensor, *, into: Outcome) -> Outcome:
     """Walk every tree.
 
     Args:
-        trees: R trees of N nodes; tokens and parents are read.
+        trees: R trees of N nodes; tokens and parents are read, a row after another without gaps.
         target_ids: (R, N) int64 contiguous, the target's argmax at each node or NON_FINITE; a padded node's is
             not read.
-        into: buffers for R requests; ``path`` is (R, D + 1), no node is deeper than D.
+        into: for R requests; no node is deeper than its D.
 
     Returns:
         ``into``, written. No host sync, no allocation.
     """
     requests, nodes = trees.tokens.shape
-    width = into.path.shape[1]
+    accepted = into.accepted
+    width = accepted.path.shape[1]
     _walk[(requests,)](
-        trees.tokens, trees.parents, target_ids, into.path, into.num_correct_drafts, into.bonus, nodes, width,
+        trees.tokens, trees.parents, target_ids, accepted.path, accepted.num_correct_drafts, accepted.bonus,
+        into.tokens, into.lens, nodes, width,
         NODES=triton.next_power_of_2(nodes), PATH=triton.next_power_of_2(width), num_warps=1 if nodes <= 256 else 4,
     )  # fmt: skip
     return into
-
-
-def accepted_buffers(requests: int, depth: int, device: torch.device | str) -> AcceptedBatch:
-    """Reserve what ``accept_walk`` writes.
-
-    Args:
-        requests: R.
-        depth: D.
-        device: where.
-    """
-    return AcceptedBatch(
-        path=torch.full((requests, depth + 1), -1, dtype=torch.int64, device=device),
-        num_correct_drafts=torch.zeros(requests, dtype=torch.int64, device=device),
-        bonus=torch.zeros(requests, dtype=torch.int64, device=device),
-    )
