@@ -16,6 +16,7 @@ from jetspec_engine.config import LINEAR, TreeConfig
 from jetspec_engine.sglang_backend.kernels.tree_buffers import TreeBuffers
 from jetspec_engine.sglang_backend.node_paths import node_paths
 from jetspec_engine.sglang_backend.table_attention import table_attention_reference
+from jetspec_engine.sglang_backend.tree_round import Outcome, outcome
 from jetspec_engine.tree.accept_batched import AcceptedBatch, accept_greedy_batched
 from jetspec_engine.tree.batched import TreeBatch, build_best_first_batched
 
@@ -174,23 +175,18 @@ class RoundState:
             prefix_lens=self.prefix_lens, path=path, depths=depths, scale=scale, window=window,
         ).view_as(query)  # fmt: skip
 
-    def accept(self, target_ids: Tensor) -> AcceptedBatch:
+    def accept(self, target_ids: Tensor) -> Outcome:
         """Walk the trees of the last verify greedily.
 
         Args:
             target_ids: (r, rows) int64 contiguous, the target's argmax at each node.
         """
-        trees = self.trees(len(target_ids))
+        trees, depth = self.trees(len(target_ids)), self.shape.depth
         if not self._has_kernels:
-            return accept_greedy_batched(trees, target_ids, self.shape.depth)
+            return outcome(trees, accept_greedy_batched(trees, target_ids, depth))
         from jetspec_engine.sglang_backend.kernels.accept_walk import accept_walk
 
-        empty = torch.empty_like(target_ids, dtype=torch.int64)
-        into = AcceptedBatch(
-            path=target_ids.new_empty((len(empty), self.shape.depth + 1)),
-            num_correct_drafts=target_ids.new_empty(len(empty)), bonus=target_ids.new_empty(len(empty)),
-        )  # fmt: skip
-        return accept_walk(trees, target_ids, into=into)
+        return accept_walk(trees, target_ids, depth)
 
     def trees(self, count: int) -> TreeBatch:
         """Return the first trees of the last verify, as views."""

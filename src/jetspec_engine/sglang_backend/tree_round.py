@@ -13,25 +13,27 @@ from jetspec_engine.tree.batched import TreeBatch
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Gained:
+class Outcome:
     """What R requests gain in a round, as SGLang's scheduler takes it.
 
     Attributes:
+        accepted: path, counts and bonus.
         tokens: (R, D + 1) int64 accepted drafts, then the bonus token; past that 0.
         lens: (R,) int32 tokens gained, the bonus included.
     """
 
+    accepted: AcceptedBatch
     tokens: Tensor
     lens: Tensor
 
 
-def gained(trees: TreeBatch, accepted: AcceptedBatch) -> Gained:
+def outcome(trees: TreeBatch, accepted: AcceptedBatch) -> Outcome:
     """Read the accepted paths' tokens off their trees."""
     column = torch.arange(accepted.path.shape[1], device=accepted.path.device)
     count = accepted.num_correct_drafts.unsqueeze(1)
     drafts = torch.nn.functional.pad(trees.tokens.gather(1, accepted.path.clamp(min=0))[:, 1:], (0, 1))
     tokens = torch.where(column < count, drafts, torch.where(column == count, accepted.bonus.unsqueeze(1), 0))
-    return Gained(tokens=tokens, lens=(accepted.num_correct_drafts + 1).to(torch.int32))
+    return Outcome(accepted=accepted, tokens=tokens, lens=(accepted.num_correct_drafts + 1).to(torch.int32))
 
 
 def forced(trees: TreeBatch, paths: Tensor, target_ids: Tensor, num_drafts: int) -> AcceptedBatch:

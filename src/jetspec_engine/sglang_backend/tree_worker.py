@@ -31,7 +31,7 @@ from jetspec_engine.sglang_backend.recurrent_backend import attention_pool, teac
 from jetspec_engine.sglang_backend.round_state import PathMover, RoundShape, RoundState
 from jetspec_engine.sglang_backend.scores import NO_TOKEN, SCORES, scores_of
 from jetspec_engine.sglang_backend.tree_drafter import TreeDrafter, VocabShard
-from jetspec_engine.sglang_backend.tree_round import forced, gained
+from jetspec_engine.sglang_backend.tree_round import Outcome, forced, outcome
 from jetspec_engine.sglang_backend.tree_switch import TreeSwitch
 from jetspec_engine.sglang_backend.verify_backend import check_layers
 from jetspec_engine.tree.accept_batched import AcceptedBatch
@@ -128,9 +128,9 @@ class TreeWorker(DFlashWorkerV2):
         target = self._verify(batch, slots[:, :rows])
         logits = target.logits_output
         target_ids = logits.next_token_logits.argmax(dim=-1).view(count, rows)
-        accepted = self._accept(target_ids)
+        gain = self._accept(target_ids)
+        accepted = gain.accepted
         self._commit_states(batch, accepted)
-        gain = gained(self._state.trees(count), accepted)
         new_seq_lens = prefix + gain.lens
         if on_publish is not None:
             on_publish(new_seq_lens)
@@ -183,12 +183,13 @@ class TreeWorker(DFlashWorkerV2):
             batch=None, forward_batch=forward_batch, is_verify=True, skip_attn_backend_init=True
         )
 
-    def _accept(self, target_ids: Tensor) -> AcceptedBatch:
+    def _accept(self, target_ids: Tensor) -> Outcome:
         if SIMULATE_ACC_LEN <= 0:
             return self._state.accept(target_ids)
         count, rows = target_ids.shape
         tokens = _sample_simulated_acc_len(SIMULATE_ACC_LEN, SIMULATE_ACC_METHOD, min(rows, self.block_size))
-        return forced(self._state.trees(count), self._state.paths(count), target_ids, tokens - 1)
+        trees = self._state.trees(count)
+        return outcome(trees, forced(trees, self._state.paths(count), target_ids, tokens - 1))
 
     def _commit_states(self, batch: Any, accepted: AcceptedBatch) -> None:
         """Have SGLang take the last accepted node's recurrent state, the root's where no draft was right."""

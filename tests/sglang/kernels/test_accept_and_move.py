@@ -9,8 +9,9 @@ if not torch.cuda.is_available():
     if tuple(map(int, numpy.__version__.split(".")[:2])) >= (2, 4):
         pytest.skip("the interpreter needs numpy below 2.4", allow_module_level=True)
 
-from jetspec_engine.sglang_backend.kernels.accept_walk import Outcome, accept_walk  # noqa: E402
+from jetspec_engine.sglang_backend.kernels.accept_walk import accept_walk  # noqa: E402
 from jetspec_engine.sglang_backend.kernels.move_rows import CHUNK, RowBuffers, move_accepted  # noqa: E402
+from jetspec_engine.sglang_backend.tree_round import outcome  # noqa: E402
 from jetspec_engine.tree.accept_batched import accept_greedy_batched  # noqa: E402
 from jetspec_engine.tree.batched import build_best_first_batched  # noqa: E402
 
@@ -44,24 +45,26 @@ def random_trees(seed):
 def test_the_walk_equals_the_batched_one(seed):
     trees, targets = random_trees(seed)
     expected = accept_greedy_batched(trees, targets, DEPTH)
-    outcome = accept_walk(trees, targets, into=Outcome.allocate(requests=REQUESTS, depth=DEPTH, device=DEVICE))
-    found = outcome.accepted
+    walked = accept_walk(trees, targets, DEPTH)
+    found = walked.accepted
     assert torch.equal(found.path, expected.path)
     assert torch.equal(found.num_correct_drafts, expected.num_correct_drafts)
     assert torch.equal(found.bonus, expected.bonus)
+    twin = outcome(trees, expected)
+    assert torch.equal(walked.tokens, twin.tokens)
+    assert torch.equal(walked.lens, twin.lens)
     for row in range(REQUESTS):
         path = expected.path[row, 1 : int(expected.num_correct_drafts[row]) + 1]
         emitted = [*trees.tokens[row, path].tolist(), int(expected.bonus[row])]
-        assert outcome.tokens[row].tolist() == emitted + [0] * (DEPTH + 1 - len(emitted))
-        assert int(outcome.lens[row]) == len(emitted)
+        assert walked.tokens[row].tolist() == emitted + [0] * (DEPTH + 1 - len(emitted))
+        assert int(walked.lens[row]) == len(emitted)
 
 
 def test_of_siblings_with_one_token_the_first_counts():
     trees, targets = random_trees(1)
     trees.tokens[:] = 3
     targets[:] = 3
-    into = Outcome.allocate(requests=REQUESTS, depth=DEPTH, device=DEVICE)
-    found = accept_walk(trees, targets, into=into).accepted
+    found = accept_walk(trees, targets, DEPTH).accepted
     expected = accept_greedy_batched(trees, targets, DEPTH)
     assert torch.equal(found.path, expected.path)
     assert int(found.num_correct_drafts.max()) > 0

@@ -1,16 +1,14 @@
 """The greedy accept walk in one launch: one program a request steps from the root while the target agrees.
 
-Equals ``tree/accept_batched.py``. Fixed shapes: safe inside a CUDA graph. Knows no cache.
+Equals ``tree/accept_batched.py`` and ``tree_round.outcome``. Knows no cache.
 """
-
-from dataclasses import dataclass
-from typing import Self
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from jetspec_engine.sglang_backend.tree_round import Outcome
 from jetspec_engine.tree.accept_batched import AcceptedBatch
 from jetspec_engine.tree.batched import TreeBatch
 
@@ -51,51 +49,26 @@ def _walk(  # type: ignore[no-untyped-def]  # noqa: PLR0917 a kernel is called b
     tl.store(lens + request, count + 1)
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Outcome:
-    """What a round yields for R requests, as the walk writes it.
-
-    Attributes:
-        accepted: path, counts and bonus.
-        tokens: (R, D + 1) int64 what is emitted: accepted drafts, then the bonus token; past that 0.
-        lens: (R,) int32 how many that are.
-    """
-
-    accepted: AcceptedBatch
-    tokens: Tensor
-    lens: Tensor
-
-    @classmethod
-    def allocate(cls, *, requests: int, depth: int, device: torch.device | str) -> Self:
-        """Reserve the outcome of R requests and D levels of drafts."""
-        shape = (requests, depth + 1)
-        accepted = AcceptedBatch(
-            path=torch.full(shape, -1, dtype=torch.int64, device=device),
-            num_correct_drafts=torch.zeros(requests, dtype=torch.int64, device=device),
-            bonus=torch.zeros(requests, dtype=torch.int64, device=device),
-        )
-        tokens = torch.zeros(shape, dtype=torch.int64, device=device)
-        return cls(accepted=accepted, tokens=tokens, lens=torch.zeros(requests, dtype=torch.int32, device=device))
-
-
-def accept_walk(trees: TreeBatch, target_ids: Tensor, *, into: Outcome) -> Outcome:
+def accept_walk(trees: TreeBatch, target_ids: Tensor, depth: int) -> Outcome:
     """Walk every tree.
 
     Args:
         trees: R trees of N nodes; tokens and parents are read, a row after another without gaps.
         target_ids: (R, N) int64 contiguous, the target's argmax at each node or NON_FINITE; a padded node's is
             not read.
-        into: for R requests; no node is deeper than its D.
+        depth: D, no node is deeper.
 
     Returns:
-        ``into``, written. No host sync, no allocation.
+        The round's outcome, in new tensors. No host sync.
     """
     requests, nodes = trees.tokens.shape
-    accepted = into.accepted
-    width = accepted.path.shape[1]
+    path, tokens = target_ids.new_empty((2, requests, depth + 1)).unbind()
+    counts, bonus = target_ids.new_empty((2, requests)).unbind()
+    lens = target_ids.new_empty(requests, dtype=torch.int32)
     _walk[(requests,)](
-        trees.tokens, trees.parents, target_ids, accepted.path, accepted.num_correct_drafts, accepted.bonus,
-        into.tokens, into.lens, nodes, width,
-        NODES=triton.next_power_of_2(nodes), PATH=triton.next_power_of_2(width), num_warps=1 if nodes <= 256 else 4,
+        trees.tokens, trees.parents, target_ids, path, counts, bonus, tokens, lens, nodes, depth + 1,
+        NODES=triton.next_power_of_2(nodes), PATH=triton.next_power_of_2(depth + 1),
+        num_warps=1 if nodes <= 256 else 4,
     )  # fmt: skip
-    return into
+    accepted = AcceptedBatch(path=path, num_correct_drafts=counts, bonus=bonus)
+    return Outcome(accepted=accepted, tokens=tokens, lens=lens)
