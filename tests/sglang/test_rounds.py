@@ -17,6 +17,7 @@ DEPTH = HEAD["block_size"] - 1
 MAIN = 2
 SETTINGS = [(8, 16), (8, 64), (1, 0), (4, 33), (2, 4), (7, 8)]
 FORCED = 5
+WINDOW = 9
 
 
 TO_THE_LIMIT = [PROMPTS[MAIN], PROMPTS[0], PROMPTS[3]]
@@ -129,6 +130,27 @@ def test_the_counters_hold_their_identities(rounds):
             assert sum(size * count for size, count in enumerate(histogram)) == len(request["ids"])
             assert request["spec_graph_rounds"] == 0
             assert request["spec_eager_rounds"] <= request["spec_verify_ct"] - 1
+
+
+def test_R01_a_tree_within_sliding_windows_gives_plain_tokens(plain, tmp_path):
+    """Every other layer sees a window shorter than the texts: drafted by the head, and deep by script."""
+    target = make_pair(tmp_path, window=WINDOW)
+    one_pool = ("--disable-radix-cache", "--disable-hybrid-swa-memory")
+    steps = [step(PROMPTS), step([PROMPTS[MAIN]])]
+    windowed = drive(tmp_path, {"plain": {"words": words(target, None, *one_pool), "steps": steps}})["plain"]
+    assert ids(windowed[0]) != ids(plain[0])  # the windows are seen
+    script = script_of(tmp_path, "deep", [*PROMPTS[MAIN], *windowed[1]["requests"]["0"]["ids"]])
+    draft = f"--speculative-dflash-draft-script={script}"
+    jobs = {
+        "head": {"words": words(target, "JETSPEC", *one_pool), "steps": [step(PROMPTS, tree=tree(8, 64))]},
+        "deep": {"words": words(target, "JETSPEC", draft, *one_pool),
+                 "steps": [step([PROMPTS[MAIN]], tree=tree(8, budget)) for budget in (16, 64)]},
+    }  # fmt: skip
+    found = drive(tmp_path, jobs)
+    assert ids(found["head"][0]) == ids(windowed[0])
+    for result in found["deep"]:
+        assert ids(result) == ids(windowed[1])
+        assert len(result["requests"]["0"]["spec_accept_histogram"]) == DEPTH + 2
 
 
 def test_acceptance_by_decree(pair, tmp_path):

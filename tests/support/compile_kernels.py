@@ -12,11 +12,14 @@ from triton.compiler import ASTSource
 from jetspec_engine.sglang_backend.kernels import (
     accept_walk,
     build_trees,
+    draft_block,
+    forced_walk,
     lay_out,
     move_rows,
     path_conv,
     path_delta,
     path_plan,
+    stage_batch,
     top_candidates,
     verify_attention,
 )
@@ -28,12 +31,13 @@ POINTERS = {
     "indptr indices starts lengths firsts slots depths": "*i64",
     "anchors tokens parents ids out_tokens out_parents out_depths out_count target_ids counts bonus gained": "*i64",
     "first_child next_sibling positions addresses words strides": "*i64",
+    "prefix_lens requests lens_out tokens_out parents_out depths_out ids node_slots": "*i64",
     "tops weights partial logprobs out_logprobs sums": "*fp32",
     "decay_scale state kept": "*fp32",
     "mixed weight bias decay write decay_bias": "x",
     "settings": "*fp64",
-    "path bounds caps begins lens": "*i32",
-    "out_valid mask": "*i1",
+    "path bounds caps begins lens links table req_to_token slots_out path_out": "*i32",
+    "out_valid mask valid valid_out": "*i1",
     "logits": "*bf16",
 }
 TYPES = {name: kind for names, kind in POINTERS.items() for name in names.split()}
@@ -79,7 +83,12 @@ def tree_cases():
     for nodes, warps in ((64, 1), (1024, 4)):
         shape = {"NODES": nodes, "DEPTHS": 16, "WIDTHS": 8}
         yield build_trees._grow, "", shape, levels, {"num_warps": warps}
-        yield accept_walk._walk, "", {"NODES": nodes, "PATH": 16}, {"path": "*i64"}, {"num_warps": warps}
+        for walk in (accept_walk._walk, forced_walk._follow):
+            yield walk, "", {"NODES": nodes, "PATH": 16}, {"path": "*i64"}, {"num_warps": warps}
+    for kind in (stage_batch.KEEP, stage_batch.CHAIN, stage_batch.COPY):
+        shape = {"KIND": kind, "NODES": 128, "PATH": 16, "CHUNK": stage_batch.CHUNK}
+        yield stage_batch._stage, "", shape, None, {}
+    yield draft_block._block, "", {"NODES": 128}, {"bonus": "*i64"}, {}
     yield lay_out._lay_out, "", {"NODES": 64, "PATH": 16, "ROWS": lay_out.ROWS}, None, {}
     yield move_rows._move, "", {"PATH": 16, "CHUNK": move_rows.CHUNK}, {"path": "*i64"}, {}
     yield top_candidates._best_of_chunk, "", {"CHUNK": top_candidates.CHUNK}, {"keys": "*i64"}, {}

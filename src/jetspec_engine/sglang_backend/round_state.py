@@ -15,8 +15,9 @@ from torch import Tensor
 from jetspec_engine.config import LINEAR, TreeConfig
 from jetspec_engine.sglang_backend.kernels.tree_buffers import TreeBuffers
 from jetspec_engine.sglang_backend.node_paths import node_paths
+from jetspec_engine.sglang_backend.round_block import RoundBlock, lay_block
 from jetspec_engine.sglang_backend.table_attention import table_attention_reference
-from jetspec_engine.sglang_backend.tree_round import Outcome, outcome
+from jetspec_engine.sglang_backend.tree_round import Outcome, forced, outcome
 from jetspec_engine.tree.accept_batched import AcceptedBatch, accept_greedy_batched
 from jetspec_engine.tree.batched import TreeBatch, build_best_first_batched
 
@@ -104,16 +105,40 @@ class RoundState:
             rows: verify rows of each request, one of the captured numbers.
         """
         count = req_pool_indices.shape[0]
-        torch.index_select(req_to_token, 0, req_pool_indices, out=self._table[:count])
-        self.prefix_lens[:count].copy_(prefix_lens)
         self._rows = rows
         frame = self._frames[rows]
+        if self._has_kernels:
+            from jetspec_engine.sglang_backend.kernels.stage_batch import stage_batch
+
+            stage_batch(
+                req_to_token, req_pool_indices, prefix_lens, slots=self._table, lens=self.prefix_lens,
+                source=self._widest, frame=frame, chain=len(self._chain) if self.is_linear else None,
+            )  # fmt: skip
+            return
+        torch.index_select(req_to_token, 0, req_pool_indices, out=self._table[:count])
+        self.prefix_lens[:count].copy_(prefix_lens)
         if self.is_linear:
             chain = self._chain
             frame.trees.depths[:count, : len(chain)] = chain
             frame.path[:count, : len(chain)] = torch.minimum(chain, chain.unsqueeze(1)).int()
         elif frame is not self._widest:
             self._copy_first(count, frame)
+
+    def lay_block(
+        self, bonus: Tensor, prefix_lens: Tensor, requests: Tensor, table: Tensor, *, rows: int, mask_id: int
+    ) -> RoundBlock:
+        """Begin a round of a batch; arguments as ``round_block.lay_block``'s.
+
+        Args:
+            rows: verify rows of each request.
+        """
+        block = self.shape.depth + 1
+        sizes = {"block": block, "nodes": max(block, rows), "mask_id": mask_id}
+        if not self._has_kernels:
+            return lay_block(bonus, prefix_lens, requests, table, **sizes)
+        from jetspec_engine.sglang_backend.kernels import draft_block
+
+        return draft_block.lay_block(bonus, prefix_lens, requests, table, **sizes)
 
     def build(self, anchors: Tensor, tokens: Tensor, logprobs: Tensor) -> None:
         """Build the trees of requests 0, 1, ... by the settings. Capturable; no host sync.
@@ -188,13 +213,19 @@ class RoundState:
 
         return accept_walk(trees, target_ids, depth)
 
+    def accept_by_decree(self, target_ids: Tensor, num_drafts: int) -> Outcome:
+        """Accept so many drafts of every tree whatever the target says; arguments as ``tree_round.forced``'s."""
+        count = len(target_ids)
+        trees, links = self.trees(count), self._frames[self._rows].path[:count]
+        if not self._has_kernels:
+            return outcome(trees, forced(trees, links, target_ids, num_drafts))
+        from jetspec_engine.sglang_backend.kernels.forced_walk import forced_walk
+
+        return forced_walk(trees, links, target_ids, num_drafts)
+
     def trees(self, count: int) -> TreeBatch:
         """Return the first trees of the last verify, as views."""
         return _first(self._frames[self._rows], count).trees
-
-    def paths(self, count: int) -> Tensor:
-        """Return (count, rows, D + 1) int32, the path to each node of the last verify, as a view."""
-        return self._frames[self._rows].path[:count]
 
     @property
     def _widest(self) -> TreeBuffers:
@@ -206,8 +237,7 @@ class RoundState:
         for name in ("tokens", "parents", "depths", "is_valid"):
             getattr(frame.trees, name)[:count].copy_(getattr(self._widest.trees, name)[:count, :rows])
         frame.path[:count].copy_(self._widest.path[:count, :rows])
-        if not self._has_kernels:
-            frame.trees.mask[:count].copy_(self._widest.trees.mask[:count, :rows, :rows])
+        frame.trees.mask[:count].copy_(self._widest.trees.mask[:count, :rows, :rows])
 
 
 class PathMover:

@@ -28,10 +28,11 @@ from jetspec_engine.config import LINEAR
 from jetspec_engine.sglang_backend.compat import block_size_of, settings_of
 from jetspec_engine.sglang_backend.draft_script import DraftScript
 from jetspec_engine.sglang_backend.recurrent_backend import attention_pool, teach_target
+from jetspec_engine.sglang_backend.round_block import RoundBlock
 from jetspec_engine.sglang_backend.round_state import PathMover, RoundShape, RoundState
 from jetspec_engine.sglang_backend.scores import NO_TOKEN, SCORES, scores_of
 from jetspec_engine.sglang_backend.tree_drafter import TreeDrafter, VocabShard
-from jetspec_engine.sglang_backend.tree_round import Outcome, forced, outcome
+from jetspec_engine.sglang_backend.tree_round import Outcome
 from jetspec_engine.sglang_backend.tree_switch import TreeSwitch
 from jetspec_engine.sglang_backend.verify_backend import check_layers
 from jetspec_engine.tree.accept_batched import AcceptedBatch
@@ -72,7 +73,6 @@ class TreeWorker(DFlashWorkerV2):
             self.reload_script()
         vocab = VocabShard(runner.model.lm_head, get_tp_group(), has_kernels=has_kernels)
         self._drafter = TreeDrafter(vocab=vocab, state=self._state, script=self._script)
-        self._columns = torch.arange(max(self.block_size, shape.rows[-1]), device=self.device)
 
     def init_cuda_graphs(self) -> None:
         """Also capture the target's verify for every number of rows but the largest, which SGLang has captured."""
@@ -119,13 +119,14 @@ class TreeWorker(DFlashWorkerV2):
 
     def _tree_round(self, batch: Any, on_publish: Any) -> Any:
         batch.seq_lens.record_stream(torch.get_device_module(self.device).current_stream())
-        count, rows, block = len(batch.seq_lens), self.tree_switch.rows, self.block_size
+        count, rows = len(batch.seq_lens), self.tree_switch.rows
         prefix = batch.seq_lens
-        table = self.model_runner.req_to_token_pool.req_to_token
-        offsets = prefix.unsqueeze(1) + self._columns[: max(rows, block)]
-        slots = table[batch.req_pool_indices.unsqueeze(1), offsets].long()
-        self._draft(batch, slots[:, :block], offsets[:, :block])
-        target = self._verify(batch, slots[:, :rows])
+        laid = self._state.lay_block(
+            batch.spec_info.bonus_tokens, prefix, batch.req_pool_indices,
+            self.model_runner.req_to_token_pool.req_to_token, rows=rows, mask_id=int(self._mask_token_id),
+        )  # fmt: skip
+        self._draft(batch, laid)
+        target = self._verify(batch, laid.node_slots[:, :rows])
         logits = target.logits_output
         target_ids = logits.next_token_logits.argmax(dim=-1).view(count, rows)
         gain = self._accept(target_ids)
@@ -134,29 +135,27 @@ class TreeWorker(DFlashWorkerV2):
         new_seq_lens = prefix + gain.lens
         if on_publish is not None:
             on_publish(new_seq_lens)
-        self._mover.move(slots, accepted)
-        self._give_context(gain.lens, accepted.path, slots[:, :block], offsets[:, :block], logits.hidden_states)
+        self._mover.move(laid.node_slots, accepted)
+        self._give_context(gain.lens, accepted.path, laid, logits.hidden_states)
         logits.hidden_states = None
         return GenerationBatchResult(
             logits_output=logits, next_token_ids=gain.tokens.reshape(-1), accept_lens=gain.lens,
-            can_run_cuda_graph=target.can_run_cuda_graph, speculative_num_draft_tokens=block,
+            can_run_cuda_graph=target.can_run_cuda_graph, speculative_num_draft_tokens=self.block_size,
             next_draft_input=self._make_next_draft_input_decode(
                 bonus_tokens=accepted.bonus, new_seq_lens=new_seq_lens
             ),
             new_seq_lens=new_seq_lens,
         )  # fmt: skip
 
-    def _draft(self, batch: Any, slots: Tensor, positions: Tensor) -> None:
+    def _draft(self, batch: Any, laid: RoundBlock) -> None:
         """Run the head on a block a request and leave the trees in the plan."""
-        count, block = slots.shape
-        block_ids = torch.full_like(slots, int(self._mask_token_id))
-        block_ids[:, 0] = batch.spec_info.bonus_tokens
-        embedded = self.target_worker.model_runner.model.get_input_embeddings()(block_ids)
+        count, block = laid.ids.shape
+        embedded = self.target_worker.model_runner.model.get_input_embeddings()(laid.ids)
         lens = _host_lens(batch, block)
         forward_batch = ForwardBatch(
-            forward_mode=ForwardMode.TARGET_VERIFY, batch_size=count, input_ids=block_ids.reshape(-1),
-            req_pool_indices=batch.req_pool_indices, seq_lens=batch.seq_lens, out_cache_loc=slots.reshape(-1),
-            seq_lens_sum=int(lens.sum()), seq_lens_cpu=lens, positions=positions.reshape(-1),
+            forward_mode=ForwardMode.TARGET_VERIFY, batch_size=count, input_ids=laid.ids.view(-1),
+            req_pool_indices=batch.req_pool_indices, seq_lens=batch.seq_lens, out_cache_loc=laid.slots.view(-1),
+            seq_lens_sum=int(lens.sum()), seq_lens_cpu=lens, positions=laid.positions.view(-1),
             input_embeds=embedded.view(count * block, -1), spec_algorithm=SpeculativeAlgorithm.DFLASH,
             spec_info=self._draft_block_spec_info, capture_hidden_mode=CaptureHiddenMode.NULL,
         )  # fmt: skip
@@ -186,10 +185,10 @@ class TreeWorker(DFlashWorkerV2):
     def _accept(self, target_ids: Tensor) -> Outcome:
         if SIMULATE_ACC_LEN <= 0:
             return self._state.accept(target_ids)
-        count, rows = target_ids.shape
-        tokens = _sample_simulated_acc_len(SIMULATE_ACC_LEN, SIMULATE_ACC_METHOD, min(rows, self.block_size))
-        trees = self._state.trees(count)
-        return outcome(trees, forced(trees, self._state.paths(count), target_ids, tokens - 1))
+        tokens = _sample_simulated_acc_len(
+            SIMULATE_ACC_LEN, SIMULATE_ACC_METHOD, min(target_ids.shape[1], self.block_size)
+        )
+        return self._state.accept_by_decree(target_ids, tokens - 1)
 
     def _commit_states(self, batch: Any, accepted: AcceptedBatch) -> None:
         """Have SGLang take the last accepted node's recurrent state, the root's where no draft was right."""
@@ -200,14 +199,13 @@ class TreeWorker(DFlashWorkerV2):
                 model=self.model_runner.model, req_pool_indices=batch.req_pool_indices,
             )  # fmt: skip
 
-    def _give_context(self, lens: Tensor, path: Tensor, slots: Tensor, positions: Tensor, hidden: Tensor) -> None:
+    def _give_context(self, lens: Tensor, path: Tensor, laid: RoundBlock, hidden: Tensor) -> None:
         """Write the accepted nodes' hidden states into the head's cache, at the slots behind the prefix."""
         rows = hidden.view(len(path), -1, hidden.shape[-1])
         context = rows.gather(1, path.clamp(min=0).unsqueeze(2).expand(-1, -1, rows.shape[2]))
-        slots = slots.contiguous()
         self._append_target_hidden_to_draft_kv_by_loc(
-            target_hidden=context.view(-1, rows.shape[2]), cache_loc=slots.view(-1), cache_loc_2d=slots,
-            positions=positions.reshape(-1), commit_lens=lens,
+            target_hidden=context.view(-1, rows.shape[2]), cache_loc=laid.slots.view(-1), cache_loc_2d=laid.slots,
+            positions=laid.positions.view(-1), commit_lens=lens,
         )  # fmt: skip
 
 
