@@ -111,6 +111,8 @@ def cpu_name() -> str:
 
 
 def write(path: Path, document: dict[str, Any]) -> None:
-    """Write a result document."""
+    """Write a result document, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    made = path.with_name(f"{path.name}.part")
+    made.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    made.replace(path)

@@ -81,7 +81,10 @@ class Arm:
         }
 
 
-def take_turns(arms: Sequence[Arm], num_turns: int, generate: Generate, deadline: float, say: Any = print) -> None:
+def take_turns(
+    arms: Sequence[Arm], num_turns: int, generate: Generate, deadline: float, say: Any = print,
+    keep: Callable[[], Any] = lambda: None,
+) -> None:  # fmt: skip
     """Warm every arm up once, then let all take turns until done or late.
 
     Args:
@@ -90,6 +93,7 @@ def take_turns(arms: Sequence[Arm], num_turns: int, generate: Generate, deadline
         generate: what an arm does in its turn.
         deadline: of ``time.monotonic()``; no turn begins after it, and each begun is finished.
         say: told about failures and the time.
+        keep: called after every turn, so that an interrupted run loses one turn at most.
     """
     begin = time.monotonic()
     for turn in range(-1, num_turns):
@@ -105,6 +109,7 @@ def take_turns(arms: Sequence[Arm], num_turns: int, generate: Generate, deadline
             for arm in arms:
                 arm.turns.clear()
         say(f"turn {turn + 1}/{num_turns}: {time.monotonic() - begin:.1f} s")
+        keep()
 
 
 def ratio_interval(ours: Sequence[float], theirs: Sequence[float], resamples: int = 2000) -> list[float] | None:

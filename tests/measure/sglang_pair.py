@@ -51,6 +51,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--width1-turns", type=int, default=11, help="of stock DFLASH and width 1")
     parser.add_argument("--turns", type=int, default=5, help="of plain decoding, stock DFLASH and trees")
     parser.add_argument("--new", type=int, default=128)
+    parser.add_argument("--prompts", type=int, default=4, help="of prompts/10.jsonl, the first so many")
     parser.add_argument("--wait-for", type=Path, help="a file: measure once it is there, FILE.up says servers are")
     parser.add_argument("--limit", type=float, default=150.0, help="seconds of measuring, about")
     parser.add_argument("--start-limit", type=float, default=90.0)
@@ -110,13 +111,13 @@ def _is_for_trees(server: Server) -> bool:
     return server.name.endswith("-production") and _kind(server) != "width1"
 
 
-def encode_prompts() -> dict[str, list[int]]:
-    """Return the ids of prompts/10.jsonl by name."""
+def encode_prompts(count: int) -> dict[str, list[int]]:
+    """Return the ids of the first prompts of prompts/10.jsonl by name."""
     folder = cache_dir() / TARGET_NAME
     tokenizer = ModelTokenizer.from_folder(folder, DecoderConfig.from_folder(folder))
     return {
         prompt["id"]: list(tokenizer.encode_rendered(tokenizer.render_chat(prompt["messages"])))
-        for prompt in read_prompts("10")
+        for prompt in list(read_prompts("10"))[:count]
     }
 
 
@@ -170,41 +171,58 @@ def main() -> None:
     def say(text: str) -> None:
         print(f"[{time.monotonic() - begin:6.1f}] {text}", flush=True)
 
-    prompts = encode_prompts()
+    prompts = encode_prompts(options.prompts)
     servers = make_servers(options)
+    narrow: list[Arm] = []
+    arms: list[Arm] = []
+
+    def keep() -> dict[str, Any]:
+        """Write what there is."""
+        made = document(options, narrow, arms, servers) | {
+            "prompts": list(prompts), "seconds": round(time.monotonic() - begin, 1)
+        }  # fmt: skip
+        write(options.out, made)
+        return made
+
+    def generate(server: Server) -> list[Any]:
+        return [server.generate(ids, options.new, ignores_eos=False) for ids in prompts.values()]
+
     try:
         up = start_all(servers, options.start_limit, say)
         wait_for(options.wait_for, begin + options.start_limit + options.wait_limit, say)
         deadline = time.monotonic() + options.limit
-
-        def generate(server: Server) -> list[Any]:
-            return [server.generate(ids, options.new, ignores_eos=False) for ids in prompts.values()]
-
-        narrow = [arm for server in up if _kind(server) in WIDTH_1 for arm in arms_of(server)]
-        take_turns(narrow, options.width1_turns, generate, deadline, say)
-        arms = [arm for server in up if _is_for_trees(server) for arm in arms_of(server)]
-        take_turns(arms, options.turns, generate, deadline, say)
+        narrow += [arm for server in up if _kind(server) in WIDTH_1 for arm in arms_of(server)]
+        take_turns(narrow, options.width1_turns, generate, deadline, say, keep)
+        arms += [arm for server in up if _is_for_trees(server) for arm in arms_of(server)]
+        take_turns(arms, options.turns, generate, deadline, say, keep)
+    except KeyboardInterrupt:
+        say("interrupted: what follows is of the turns that were whole")
     finally:
         for server in servers:
             server.stop()
-    document = {
+    made = keep()
+    print(table(made["width_1"]))
+    print(table(made["arms"]))
+    for each in servers:
+        if each.error:
+            print(f"{each.name}: {each.error}")
+
+
+def document(
+    options: argparse.Namespace, narrow: Sequence[Arm], arms: Sequence[Arm], servers: Sequence[Server]
+) -> dict[str, Any]:
+    """Return the result as plain data."""
+    return {
         "schema_version": 1, "what": "tokens a second of the demo pair on SGLang, batch 1", "commit": options.commit,
-        "date": time.strftime("%Y-%m-%d"), "environment": find_environment(), "prompts": list(prompts),
-        "new_tokens": options.new, "turns": options.turns, "width1_turns": options.width1_turns,
-        "width_1": compare(narrow), "arms": compare(arms),
+        "date": time.strftime("%Y-%m-%d"), "environment": find_environment(), "new_tokens": options.new,
+        "turns": options.turns, "width1_turns": options.width1_turns, "width_1": compare(narrow),
+        "arms": compare(arms),
         "servers": [
             {"server": each.name, "words": [word for word in each.words if "-path=" not in word],
              "environment": each.environment, "seconds_to_start": each.seconds_to_start, "error": each.error}
             for each in servers
         ],
-        "seconds": round(time.monotonic() - begin, 1),
     }  # fmt: skip
-    write(options.out, document)
-    print(table(document["width_1"]))
-    print(table(document["arms"]))
-    for each in servers:
-        if each.error:
-            print(f"{each.name}: {each.error}")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ from typing import Any
 
 from tests.measure.common import write
 from tests.measure.sglang_arms import Arm, find_environment, take_turns, wait_for
-from tests.measure.sglang_server import LAUNCH, LINEAR, Server, ServerFailedError, start_all
+from tests.measure.sglang_server import LAUNCH, LINEAR, Server, ServerFailedError, Timed, start_all
 from tests.measure.sglang_shapes import BLOCK, MAX_WIDTH, SHAPES, Shape
 from tests.measure.sglang_trace import PHASES, phase_times, read_trace
 
@@ -108,38 +108,45 @@ def measure(options: argparse.Namespace, say: Any) -> dict[str, Any]:
     widths = [int(word) for word in options.widths.split(",")]
     ids = random.Random(0).choices(range(1000, 100000), k=512)
     servers: dict[str, Server] = {}
-    waves: list[dict[str, Any]] = []
+    measured: list[tuple[list[Server], list[Arm]]] = []
     profiles: dict[str, Any] = {}
+
+    def keep() -> dict[str, Any]:
+        waves = [_wave(fresh, arms, shape, options.bandwidth) for fresh, arms in measured]
+        made = _document(options, waves, profiles) | {"seconds": round(time.monotonic() - begin, 1)}
+        write(options.out, made)
+        return made
+
+    def generate(server: Server) -> list[Timed]:
+        return [server.generate(ids, options.new, ignores_eos=True)]
+
     try:
         for wave in shape.waves[: options.waves]:
-            if time.monotonic() > deadline - 60 and waves:
-                say("no time for the next wave")
+            if measured and (time.monotonic() > deadline - 60 or not measured[0][1]):
+                say("no time for the next wave, or nothing to compare with")
                 break
             for name in set(servers) - set(shape.anchors):
                 servers.pop(name).stop()
-            fresh = [make_server(name, options, len(waves) * 10 + n) for n, name in enumerate(wave) if name in wanted]
+            fresh = [
+                make_server(name, options, len(measured) * 10 + n) for n, name in enumerate(wave) if name in wanted
+            ]
             servers |= {server.name: server for server in fresh}
-            up = start_all(fresh, options.start_limit, say)
-            if not waves:
+            start_all(fresh, options.start_limit, say)
+            if not measured:
                 wait_for(options.wait_for, time.monotonic() + options.wait_limit, say)
                 deadline = time.monotonic() + options.limit
             running = [server for server in servers.values() if server.error is None]
             arms = [arm for server in running for arm in arms_of(server, widths, shape.budgets)]
-            take_turns(
-                arms, options.turns, lambda server: [server.generate(ids, options.new, ignores_eos=True)], deadline, say
-            )
-            waves.append(_wave(fresh, arms, shape, options.bandwidth))
-            write(options.out, _document(options, waves, profiles))
-            if options.profile and len(waves) == 1:
+            measured.append((fresh, arms))
+            take_turns(arms, options.turns, generate, deadline, say, keep)
+            if options.profile and len(measured) == 1:
                 profiles |= profile_rounds(arms, options, ids, say)
-            if not up and not waves[0]["arms"]:
-                break
+    except KeyboardInterrupt:
+        say("interrupted: what follows is of the turns that were whole")
     finally:
         for server in servers.values():
             server.stop()
-    document = _document(options, waves, profiles) | {"seconds": round(time.monotonic() - begin, 1)}
-    write(options.out, document)
-    return document
+    return keep()
 
 
 def profile_rounds(arms: Sequence[Arm], options: argparse.Namespace, ids: Sequence[int], say: Any) -> dict[str, Any]:

@@ -1,9 +1,11 @@
 """The SGLang measuring scripts from end to end against a fake server: the arithmetic, the table, a failing server."""
 
 import json
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -63,3 +65,21 @@ def test_a_server_that_does_not_start_is_reported_and_the_others_go_on(tmp_path)
     finally:
         for server in servers:
             server.stop()
+
+
+def test_an_interrupted_run_reports_the_turns_that_were_whole(tmp_path):
+    out, port = tmp_path / "out.json", free_port()
+    command = [sys.executable, "-m", "tests.measure.sglang_steps", f"--out={out}", f"--work={tmp_path}/w",
+               f"--port={port}", f"--launch={FAKE}", "--servers=linear-fa3", "--turns=100000", "--new=101"]  # fmt: skip
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        deadline = time.monotonic() + 60
+        while not out.exists() or not json.loads(out.read_text())["waves"][0]["arms"][0]["turns"]:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    (arm,) = json.loads(out.read_text())["waves"][0]["arms"]
+    assert arm["turns"] >= 1
+    assert "interrupted" in said
+    assert f"{arm['ms_a_round']:.3f}" in said
