@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from statistics import median
@@ -18,7 +19,7 @@ from tests.measure.sglang_server import Server, ServerFailedError, Timed
 
 from jetspec_engine.config import TreeConfig
 
-Generate = Callable[[Server], list[Timed]]
+Generate = Callable[[Server, int], list[Timed]]  # a server and the turn's number, from -1 on
 
 
 @dataclass(kw_only=True)
@@ -41,12 +42,12 @@ class Arm:
     turns: list[list[Timed]] = field(default_factory=list)
     error: str | None = None
 
-    def run(self, generate: Generate) -> None:
+    def run(self, generate: Generate, turn: int) -> None:
         """Take a turn, or note why it failed."""
         try:
             if self.tree is not None:
                 self.server.switch(self.tree)
-            self.turns.append(generate(self.server))
+            self.turns.append(generate(self.server, turn))
         except ServerFailedError as error:
             self.error = str(error)[:600]
 
@@ -102,28 +103,26 @@ def take_turns(
             break
         for arm in arms if turn % 2 else reversed(arms):
             if arm.error is None:
-                arm.run(generate)
+                arm.run(generate, turn)
                 if arm.error is not None:
                     say(f"{arm.name}: {arm.error}")
         if turn < 0:
             for arm in arms:
                 arm.turns.clear()
-        say(f"turn {turn + 1}/{num_turns}: {time.monotonic() - begin:.1f} s")
+        if turn < 5 or turn % 10 == 9:
+            say(f"turn {turn + 1}/{num_turns}: {time.monotonic() - begin:.1f} s")
         keep()
 
 
-def ratio_interval(ours: Sequence[float], theirs: Sequence[float], resamples: int = 2000) -> list[float] | None:
-    """Return the 95 % bootstrap interval of the ratio of medians, turns resampled in pairs; None below 5 turns."""
-    turns = list(zip(ours, theirs, strict=False))
-    if len(turns) < 5:
+def paired_ratio(ours: Sequence[float], theirs: Sequence[float], resamples: int = 2000) -> list[float] | None:
+    """Return low, median and high of the ratio turn by turn: a 95 % bootstrap interval; None below 5 turns."""
+    ratios = [our / their for our, their in zip(ours, theirs, strict=False)]
+    if len(ratios) < 5:
         return None
     rng = random.Random(0)
-    ratios = []
-    for _ in range(resamples):
-        drawn = rng.choices(turns, k=len(turns))
-        ratios.append(median(our for our, _ in drawn) / median(their for _, their in drawn))
-    ratios.sort()
-    return [round(ratios[int(resamples * part)], 4) for part in (0.025, 0.975)]
+    medians = sorted(median(rng.choices(ratios, k=len(ratios))) for _ in range(resamples))
+    low, high = (medians[int(resamples * part)] for part in (0.025, 0.975))
+    return [round(value, 4) for value in (low, median(ratios), high)]
 
 
 def wait_for(file: Path | None, deadline: float, say: Any = print) -> None:
@@ -138,6 +137,7 @@ def wait_for(file: Path | None, deadline: float, say: Any = print) -> None:
         time.sleep(0.3)
 
 
+@cache
 def find_environment() -> dict[str, Any]:
     """Return the GPU, its driver and the versions that matter, without a CUDA context."""
     versions = {}

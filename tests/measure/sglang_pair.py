@@ -1,9 +1,9 @@
 """Tokens a second on SGLang with the demo pair, batch 1: python -m tests.measure.sglang_pair --out pair.json.
 
 Servers take turns over the same prompts, prefill excluded; nothing is forced. First stock DFLASH and JETSPEC servers
-of width 1, with ``--exact`` also under SGLang's deterministic mode, for many turns, as they are to be within 2 % of
-each other; then plain decoding, stock DFLASH and trees. Tokens are compared between arms. The demo pair must be in the
-model cache.
+of width 1, with ``--exact`` also under SGLang's deterministic mode: many turns of one prompt each, as they are to be
+within 2 % of each other and a round of so small a pair is the host's; then plain decoding, stock DFLASH and trees.
+Tokens are compared between arms. The demo pair must be in the model cache.
 """
 
 import argparse
@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.measure.common import cache_dir, read_prompts, write
-from tests.measure.sglang_arms import Arm, find_environment, ratio_interval, take_turns, wait_for
-from tests.measure.sglang_server import LAUNCH, LINEAR, Server, start_all
+from tests.measure.sglang_arms import Arm, find_environment, paired_ratio, take_turns, wait_for
+from tests.measure.sglang_server import LAUNCH, LINEAR, Server, Timed, start_all
 
 from jetspec_engine.config import TreeConfig
 from jetspec_engine.draft.shipped import shipped_head_folder
@@ -48,7 +48,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, default=Path("sglang-pair"), help="folder for logs")
     parser.add_argument("--backend", default="fa3", help="attention of the production mode")
     parser.add_argument("--exact", action="store_true", help="also the deterministic mode, on triton")
-    parser.add_argument("--width1-turns", type=int, default=11, help="of stock DFLASH and width 1")
+    parser.add_argument("--width1-turns", type=int, default=60, help="of stock DFLASH and width 1, a prompt each")
     parser.add_argument("--turns", type=int, default=5, help="of plain decoding, stock DFLASH and trees")
     parser.add_argument("--new", type=int, default=128)
     parser.add_argument("--prompts", type=int, default=4, help="of prompts/10.jsonl, the first so many")
@@ -132,11 +132,11 @@ def compare(arms: Sequence[Arm]) -> list[dict[str, Any]]:
             base = done.get(f"{other}-{mode}")
             if base is None or arm.name not in done:
                 continue
-            pairs = list(zip(arm.turns[-1], base.turns[-1], strict=True))
+            pairs = [pair for turn in zip(arm.turns, base.turns, strict=False) for pair in zip(*turn, strict=True)]
             figures[f"same_as_{other}"] = f"{sum(ours.ids == theirs.ids for ours, theirs in pairs)}/{len(pairs)}"
             figures[f"speed_to_{other}"] = round(figures["tokens_per_s"] / base.summary()["tokens_per_s"], 4)
             figures[f"step_to_{other}"] = round(figures["ms_a_round"] / base.summary()["ms_a_round"], 4)
-            figures[f"speed_to_{other}_interval"] = ratio_interval(arm.speeds(), base.speeds())
+            figures[f"speed_to_{other}_interval"] = paired_ratio(arm.speeds(), base.speeds())
             figures[f"accept_to_{other}"] = round(figures["accept_length"] / base.summary()["accept_length"], 4)
         found.append(figures)
     return found
@@ -155,7 +155,7 @@ def table(figures: Sequence[dict[str, Any]]) -> str:
             f"{each['arm']:24} {each['tokens_per_s']:8.1f} {each['ms_a_round']:10.3f} {each['accept_length']:7.3f} "
             f"{each['graph_rounds']:5}/{each['counted_rounds']:<5} |            "
             + " ".join(f"{value:7.3f}" for value in to_linear)
-            + f" {each.get('same_as_linear', '-'):>5} | {each.get('same_as_plain', '-')}, {each['turns']}"
+            + f" {each.get('same_as_linear', '-'):>7} | {each.get('same_as_plain', '-')}, {each['turns']}"
             + f" | speed to linear {each.get('speed_to_linear_interval', '-')}"
         )
     return "\n".join(lines)
@@ -184,15 +184,19 @@ def main() -> None:
         write(options.out, made)
         return made
 
-    def generate(server: Server) -> list[Any]:
+    def generate(server: Server, turn: int) -> list[Timed]:
+        del turn
         return [server.generate(ids, options.new, ignores_eos=False) for ids in prompts.values()]
+
+    def generate_one(server: Server, turn: int) -> list[Timed]:
+        return [server.generate([*prompts.values()][turn % len(prompts)], options.new, ignores_eos=False)]
 
     try:
         up = start_all(servers, options.start_limit, say)
         wait_for(options.wait_for, begin + options.start_limit + options.wait_limit, say)
         deadline = time.monotonic() + options.limit
         narrow += [arm for server in up if _kind(server) in WIDTH_1 for arm in arms_of(server)]
-        take_turns(narrow, options.width1_turns, generate, deadline, say, keep)
+        take_turns(narrow, options.width1_turns, generate_one, deadline, say, keep)
         arms += [arm for server in up if _is_for_trees(server) for arm in arms_of(server)]
         take_turns(arms, options.turns, generate, deadline, say, keep)
     except KeyboardInterrupt:
@@ -215,7 +219,9 @@ def document(
     return {
         "schema_version": 1, "what": "tokens a second of the demo pair on SGLang, batch 1", "commit": options.commit,
         "date": time.strftime("%Y-%m-%d"), "environment": find_environment(), "new_tokens": options.new,
-        "turns": options.turns, "width1_turns": options.width1_turns, "width_1": compare(narrow),
+        "turns": options.turns, "width1_turns": options.width1_turns,
+        # Their turns are of different prompts.
+        "width_1": [{key: value for key, value in arm.items() if key != "is_repeatable"} for arm in compare(narrow)],
         "arms": compare(arms),
         "servers": [
             {"server": each.name, "words": [word for word in each.words if "-path=" not in word],

@@ -117,7 +117,8 @@ def measure(options: argparse.Namespace, say: Any) -> dict[str, Any]:
         write(options.out, made)
         return made
 
-    def generate(server: Server) -> list[Timed]:
+    def generate(server: Server, turn: int) -> list[Timed]:
+        del turn
         return [server.generate(ids, options.new, ignores_eos=True)]
 
     try:
