@@ -216,7 +216,7 @@ class RoundState:
     def accept_by_decree(self, target_ids: Tensor, num_drafts: int) -> Outcome:
         """Accept so many drafts of every tree whatever the target says; arguments as ``tree_round.forced``'s."""
         count = len(target_ids)
-        trees, links = self.trees(count), self._frames[self._rows].path[:count]
+        trees, links = self.trees(count), self.paths(count)
         if not self._has_kernels:
             return outcome(trees, forced(trees, links, target_ids, num_drafts))
         from jetspec_engine.sglang_backend.kernels.forced_walk import forced_walk
@@ -226,6 +226,10 @@ class RoundState:
     def trees(self, count: int) -> TreeBatch:
         """Return the first trees of the last verify, as views."""
         return _first(self._frames[self._rows], count).trees
+
+    def paths(self, count: int) -> Tensor:
+        """Return (count, rows, D + 1) int32, the path to each node of the last verify, as a view."""
+        return self._frames[self._rows].path[:count]
 
     @property
     def _widest(self) -> TreeBuffers:
