@@ -150,7 +150,7 @@ def test_R01_a_tree_within_sliding_windows_gives_plain_tokens(plain, tmp_path):
     assert ids(found["head"][0]) == ids(windowed[0])
     for result in found["deep"]:
         assert ids(result) == ids(windowed[1])
-        assert len(result["requests"]["0"]["spec_accept_histogram"]) == DEPTH + 2
+    assert len(found["deep"][1]["requests"]["0"]["spec_accept_histogram"]) == DEPTH + 2
 
 
 def test_acceptance_by_decree(pair, tmp_path):
