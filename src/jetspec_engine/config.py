@@ -188,6 +188,11 @@ class ServeConfig:
             check_integer("max_seq_len", self.max_seq_len, 2, 10_000_000)
         if self.num_threads is not None:
             check_integer("num_threads", self.num_threads, 1, 4096)
+        words: object = self.extra_args
+        if not isinstance(words, (list, tuple)):
+            raise ConfigError(f"extra_args: {words!r}, expected a list of words")
+        for word in words:
+            check_text("extra_args", word)
         self.check_tree(self.tree)
 
     def check_tree(self, tree: TreeConfig) -> None:

@@ -1,11 +1,13 @@
 """Rows of a measurement: one JSON object a line, appended and synced one by one, so that a killed run keeps them.
 
 The first line says which measurement the rows belong to. A last line torn by a crash is cut off. Rows with the same
-key replace earlier ones. Knows nothing of what rows mean beyond their key.
+key replace earlier ones. Every row carries a checksum, so a row that was changed is refused. Knows nothing of what rows
+mean beyond their key.
 """
 
 import json
 import os
+import zlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import IO, Any, Self
@@ -17,6 +19,8 @@ from jetspec_engine.errors import ArtifactError, ConfigError
 
 SCHEMA_VERSION = 1
 KEY = ("pairing", "repeat", "prompt_id", "arm")
+CHECKSUM = "crc32"
+HEADER_BEGINS = b'{"schema_version": '
 
 Row = dict[str, Any]
 
@@ -79,8 +83,8 @@ class RowLog:
 
     def _write(self, row: Mapping[str, Any]) -> None:
         assert self._file is not None
-        text = json.dumps(finite(row), ensure_ascii=False, allow_nan=False) + "\n"
-        self._file.write(text.encode("utf-8", "backslashreplace"))
+        sealed = {**row, CHECKSUM: _checksum(row)}
+        self._file.write(_line(sealed) + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
 
@@ -90,6 +94,8 @@ def _open_rows(path: Path, fingerprint: str) -> list[Row]:
     if not path.exists():
         return []
     content = path.read_bytes()
+    if not content.startswith(HEADER_BEGINS[: len(content)]):
+        raise ArtifactError(f"{path}:1: not rows of a measurement", hint="write to another place: --out")
     whole = content[: content.rfind(b"\n") + 1]
     if len(whole) < len(content):
         os.truncate(path, len(whole))
@@ -112,6 +118,18 @@ def _parse(path: Path, number: int, line: bytes) -> Row:
         row = parse_json(line)
     except ValueError as error:
         raise ArtifactError(f"{path}:{number}: not JSON") from error
-    if not isinstance(row, dict) or (number > 1 and not all(name in row for name in KEY)):
+    if not isinstance(row, dict) or (number > 1 and not all(isinstance(row.get(name), (str, int)) for name in KEY)):
         raise ArtifactError(f"{path}:{number}: not a row of a measurement")
+    if CHECKSUM in row and row.pop(CHECKSUM) != _checksum(row):
+        raise ArtifactError(
+            f"{path}:{number}: changed since it was written", hint="delete that line to measure it again"
+        )
     return row
+
+
+def _line(row: Mapping[str, Any]) -> bytes:
+    return json.dumps(finite(row), ensure_ascii=False, allow_nan=False).encode("utf-8", "backslashreplace")
+
+
+def _checksum(row: Mapping[str, Any]) -> int:
+    return zlib.crc32(_line(row))

@@ -48,7 +48,6 @@ def bench(
     from jetspec_cli.commands.measuring import run
     from jetspec_cli.environment import api_key as key_of_environment
 
-    options.writable_file("--out", out)
     tree = options.given(
         width=tree_width, budget=options.parse_budget("--budget", budget), rule=tree_rule, beta=beta, g0=g0,
         keep_spine=keep_spine,

@@ -35,8 +35,11 @@ def run(spec: BenchSpec, link: Link, *, out: Path | None, output: str, is_dry: b
     if is_dry:
         console.data(render_estimate(estimate(spec, prompts, link, console.talk), output))
         return 0
+    options.writable_file("--out", out)
     rows = None if out is None else out.with_name(out.stem + ROWS_SUFFIX)
     recordings = None if out is None else out.with_name(out.stem + RECORDINGS_SUFFIX)
+    for path in (rows, recordings):
+        options.writable_file("--out", path)
     command = environment.redacted_command(sys.argv)
     with console.bar(spec.kind, None) as bar:
         watcher = BenchLive(bar, out)

@@ -6,13 +6,18 @@ graph. Knows no model.
 """
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from jetspec_engine.config import check_keys
 from jetspec_engine.errors import ConfigError
+
+# Beyond any vocabulary and any logarithm; within every dtype.
+MOST = 1 << 31
 
 
 class DraftScript:
@@ -39,20 +44,21 @@ class DraftScript:
             ConfigError: a file that cannot be read, or rows that do not fit.
         """
         try:
-            given = json.loads(path.read_text())
-            fresh = {
-                "ids": torch.full_like(self._ids, -1), "logprobs": torch.full_like(self._logprobs, float("nan")),
-                "depth_logprobs": torch.full_like(self._by_depth, float("nan")),
-            }  # fmt: skip
-            for name, table in fresh.items():
-                for row, values in enumerate(given.get(name, [])):
-                    kept = [float("nan") if value is None else value for value in values]
-                    table[row, : len(kept)] = torch.tensor(kept, dtype=table.dtype)
-        except (OSError, ValueError, TypeError, AttributeError, RuntimeError, IndexError) as error:
-            raise ConfigError(f"draft script {path}: {error}") from error
-        self._ids.copy_(fresh["ids"])
-        self._logprobs.copy_(fresh["logprobs"])
-        self._by_depth.copy_(fresh["depth_logprobs"])
+            given = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise ConfigError(f"draft script: {path}: {error}") from error
+        if not isinstance(given, dict):
+            raise ConfigError(f"draft script: {path}: {type(given).__name__}, expected a JSON object")
+        tables = {"ids": self._ids, "logprobs": self._logprobs, "depth_logprobs": self._by_depth}
+        fresh = {}
+        try:
+            check_keys("top level", given, tuple(tables))
+            for name, table in tables.items():
+                fresh[name] = _filled(name, table, given.get(name, []))
+        except ConfigError as error:
+            raise ConfigError(f"draft script: {path}: {error.what}", hint=error.hint) from error
+        for name, table in tables.items():
+            table.copy_(fresh[name])
 
     def overlay(self, tokens: Tensor, logprobs: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         """Return the candidates with the script's in place of a head's.
@@ -70,3 +76,19 @@ class DraftScript:
         by_depth = self._by_depth[:depth, :width].expand_as(logprobs)
         logprobs = torch.where(by_depth.isnan(), logprobs, by_depth)
         return torch.where(ids < 0, tokens, ids), torch.where(by_position.isnan(), logprobs, by_position)
+
+
+def _filled(name: str, table: Tensor, rows: Any) -> Tensor:
+    """Return a table of a file's rows, blank where they say nothing."""
+    positions, width = table.shape
+    kind, blank = (int, -1) if table.dtype == torch.int64 else ((int, float), math.nan)
+    if not isinstance(rows, list) or len(rows) > positions:
+        raise ConfigError(f"{name}: {rows!r}, expected a list of at most {positions} rows")
+    fresh = torch.full(table.shape, blank, dtype=table.dtype)
+    for row, values in enumerate(rows):
+        is_list = isinstance(values, list) and len(values) <= width
+        if not is_list or not all((isinstance(v, kind) and -MOST < v < MOST) or v is None for v in values):
+            what = "token ids" if kind is int else "numbers"
+            raise ConfigError(f"{name}[{row}]: {values!r}, expected at most {width} {what} or nulls")
+        fresh[row, : len(values)] = torch.tensor([blank if v is None else v for v in values], dtype=table.dtype)
+    return fresh.to(table.device)

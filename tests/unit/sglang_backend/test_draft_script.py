@@ -32,10 +32,33 @@ def test_positions_beat_depths_which_beat_the_head(tmp_path):
     assert overlaid(tmp_path, document) == ([[10, 11], [5, 13]], [[-7, -8], [-0.5, -8.5]])
 
 
-@pytest.mark.parametrize("document", [{"ids": [[1, 2, 3]]}, {"ids": [[1]] * 9}, [], {"ids": [["x"]]}])
-def test_rows_that_do_not_fit_are_refused(tmp_path, document):
-    with pytest.raises(ConfigError, match="draft script"):
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        ({"ids": [[1, 2, 3]]}, r"ids\[0\]: \[1, 2, 3\], expected at most 2 token ids"),
+        ({"ids": [[1]] * 9}, "expected a list of at most 8 rows"),
+        ({"ids": [[1], [1.5]]}, r"ids\[1\]: \[1.5\], expected at most 2 token ids"),
+        ({"ids": [["x"]]}, r"ids\[0\]"),
+        ({"ids": [5]}, r"ids\[0\]: 5"),
+        ({"ids": 5}, "ids: 5, expected a list"),
+        ({"logprobs": None}, "logprobs: None, expected a list"),
+        ({"ids": [[10**40]]}, r"ids\[0\]"),
+        ({"depth_logprobs": [[float("-inf")]]}, "expected at most 2 numbers"),
+        ({"id": []}, "unknown key 'id'"),
+        ([], "list, expected a JSON object"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(tmp_path, document, reason):
+    with pytest.raises(ConfigError, match=rf"draft script: {tmp_path}/script.json: .*{reason}"):
         overlaid(tmp_path, document)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[" * 100_000, "9" * 5000])
+def test_what_is_no_json_is_refused(tmp_path, content):
+    path = tmp_path / "script.json"
+    path.write_text(content)
+    with pytest.raises(ConfigError, match="draft script: "):
+        DraftScript(positions=8, width=2, device="cpu").load(path)
 
 
 def test_a_missing_file_is_refused(tmp_path):
