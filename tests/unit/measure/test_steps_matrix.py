@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     out = tmp_path_factory.mktemp("steps")
-    source = ROOT / "results" / "h200" / "sglang" / "steps.json"
+    source = ROOT / "results" / "h200" / "sglang" / "steps-backends.json"
     command = [sys.executable, "-m", "tests.measure.steps_matrix", str(source), f"--out={out}", "--lengths=3,5"]
     subprocess.run(command, cwd=ROOT, check=True, timeout=60)
     return out
