@@ -160,14 +160,15 @@ def test_case_27_a_local_ray_killed_and_resumed_equals_one_server(tiny, tmp_path
     words, environment = tiny
     spread = [*words, "--executor", "ray", "--out", str(tmp_path / "ray")]
     rows = tmp_path / "ray" / "sweep.requests.ndjson"
-    killed = subprocess.Popen(spread, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 240
-    while not rows.exists() or rows.read_bytes().count(b"\n") < 8:
-        assert killed.poll() is None
-        assert time.monotonic() < deadline, "no rows came"
-        time.sleep(0.02)
-    os.kill(killed.pid, signal.SIGKILL)
-    killed.wait(20)
+    for how, num_rows in ((signal.SIGTERM, 6), (signal.SIGKILL, 20)):
+        stopped = subprocess.Popen(spread, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 240
+        while not rows.exists() or rows.read_bytes().count(b"\n") < num_rows:
+            assert stopped.poll() is None
+            assert time.monotonic() < deadline, "no rows came"
+            time.sleep(0.02)
+        os.kill(stopped.pid, how)
+        assert stopped.wait(60) == (130 if how == signal.SIGTERM else -9)
     for command in (spread, [*words, "--out", str(tmp_path / "alone")]):
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=500, check=False)
         assert done.returncode == 0, done.stderr

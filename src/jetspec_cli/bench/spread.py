@@ -4,6 +4,8 @@ The driver alone writes, so rows, the document and resuming are those of a run o
 it is held against are always measured by one worker. Knows nothing of recordings: every cell is measured.
 """
 
+import signal
+import threading
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -192,11 +194,15 @@ def _worker_kind(spec: BenchSpec, free: Mapping[str, float]) -> tuple[dict[str, 
 @contextmanager
 def _cluster(ray: Any) -> Iterator[None]:
     """Connect to the cluster that RAY_ADDRESS or this machine names, else start Ray here for as long as this runs."""
+    on_term = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(log_to_driver=False, logging_level="error")
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise UnavailableError(f"ray: no cluster can be reached or started: {error}", hint="ray status") from error
     try:
+        if threading.current_thread() is threading.main_thread():
+            # Ray put a handler of its own in its place, which ends the process at once.
+            signal.signal(signal.SIGTERM, on_term)
         yield
     finally:
         ray.shutdown()
