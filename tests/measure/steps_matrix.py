@@ -18,8 +18,8 @@ from jetspec_cli.bench.summary import NOT_GATED, SPEED_KEYS
 from jetspec_engine import __version__
 
 LENGTHS = (3.0, 4.0, 5.0, 6.0, 8.0)
-TARGET = "Qwen3-8B's shape (dummy weights)"
-HEAD = "a DFlash head of 5 layers, block 16"
+# Labels of arms that are no trees of a width above 1.
+LABELS = {"W1": "W1 on the tree server", "width1": "a server of width 1"}
 
 
 def documents(steps: Mapping[str, Any], lengths: Sequence[float]) -> dict[str, dict[str, Any]]:
@@ -49,13 +49,14 @@ def _cell(arm: Mapping[str, Any], fastest: float | None, lengths: Sequence[float
     median = arm["ms_a_round"] / 1e3
     is_tree = arm["kind"] == "tree"
     label = arm["arm"].split(" ", 1)[1] if is_tree else arm["kind"]
+    label = LABELS.get(label, label)
     against = {
         "speedup": None, "accept_ratio": None, "verdict": "", "speedup_by_class": {},
         "step_cost_ratio": arm["ms_a_round"] / fastest if fastest else None, "is_derived": False,
     }  # fmt: skip
     return {
-        "label": "W1 on the tree server" if label == "W1" else label,
-        "role": "tree" if is_tree and label != "W1" else arm["kind"],
+        "label": label,
+        "role": "linear" if arm["kind"] == "width1" else arm["kind"],
         "tree": arm["tree"],
         "num_requests": arm["turns"],
         "num_failed": 0,
@@ -72,7 +73,8 @@ def _cell(arm: Mapping[str, Any], fastest: float | None, lengths: Sequence[float
 
 def _document(steps: Mapping[str, Any], backend: str, cells: list[dict[str, Any]]) -> dict[str, Any]:
     info = {
-        "engine": "sglang", "attention": backend, "target": TARGET, "head": HEAD, "dtype": "bfloat16", "device": "cuda",
+        "engine": "sglang", "attention": backend, "target": f"the shape of {steps.get('shape', 'qwen3-8b')}",
+        "head": "a DFlash head of dummy weights", "dtype": "bfloat16", "device": "cuda",
     }  # fmt: skip
     versions = steps["environment"]["versions"]
     return {
