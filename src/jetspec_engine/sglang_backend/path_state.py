@@ -36,7 +36,8 @@ def convolve_paths_reference(
     out = torch.zeros_like(mixed).view_as(rows)
     for request, node in _real_nodes(slots, depths):
         walked = path[request, node, : int(depths[request, node]) + 1].long()
-        inputs = torch.cat([state[slots[request].long()].T.to(mixed.dtype), rows[request, walked]])[-taps:]
+        past = torch.cat([state[slots[request].long()].T, rows[request, walked[:-1]].to(state.dtype)]).to(mixed.dtype)
+        inputs = torch.cat([past, rows[request, walked[-1:]]])[-taps:]
         total = torch.zeros_like(out[request, node], dtype=torch.float32)
         if bias is not None:
             total += bias.float()

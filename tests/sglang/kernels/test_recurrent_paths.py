@@ -55,7 +55,7 @@ class Scene:
             normal(requests * nodes, HEADS[1]),
         )
         self.weight, self.bias = normal(FEATURES, TAPS), normal(FEATURES)
-        self.conv = normal(SLOTS, FEATURES, TAPS - 1)
+        self.conv = normal(SLOTS, FEATURES, TAPS - 1).to(state_dtype)
         self.memory = normal(SLOTS, HEADS[1], WIDTHS[1], WIDTHS[0]).to(state_dtype)
         self.scale, self.dt = normal(HEADS[1]), normal(HEADS[1])
 

@@ -1,8 +1,9 @@
 """The short causal convolution of a linear-attention layer over every node's own path, all nodes at once.
 
 A node's window is its nearest ancestors and, where the path is shorter, the last inputs committed before the tree. The
-taps are summed from the oldest input to the node's own, in verify and in a chain alike, so a node's bits depend on its
-path only. Each node's window is kept for the commit. Knows slots and paths; no model. Slow twin: ``path_state``.
+taps are summed from the oldest input to the node's own, in verify and in a chain alike, and ancestors' inputs are
+rounded to the dtype they are committed in (SGLang's is bfloat16 also for a float32 target), so a node's bits depend on
+its path only. Each node's window is kept for the commit. Knows slots and paths; no model. Slow twin: ``path_state``.
 """
 
 import triton
@@ -44,6 +45,8 @@ def _convolve(  # type: ignore[no-untyped-def]  # noqa: PLR0917 a kernel is call
             mask=is_feature & (tap + depth < TAPS - 1), other=0.0,
         )  # fmt: skip
         given = tl.where(is_own, drafted, committed.to(drafted.dtype))
+        if back > 0:  # as it will be read once committed
+            given = given.to(state.dtype.element_ty).to(drafted.dtype)
         taken = tl.load(weight + feature * weight_row + tap, mask=is_feature, other=0.0)
         # As SGLang's own kernel does, a product is rounded to the inputs' dtype.
         total += (given.to(tl.float32) * taken.to(tl.float32)).to(mixed.dtype.element_ty).to(tl.float32)
