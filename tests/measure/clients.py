@@ -139,18 +139,21 @@ def run_other(options: argparse.Namespace, concurrency: int, number: int, num_re
 
 
 def compare(passes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return for every concurrency and figure each client's median, lowest and highest pass, and their ratio.
+    """Return for every concurrency and figure each client's median, lowest and highest pass, and their ratio by turn.
 
-    ``is_within_noise``: the clients' medians differ by no more than the passes of one of them do.
+    A turn's two passes follow each other, so that their ratio suffers less from a machine that drifts. Clients agree
+    (``is_within_noise``) when their medians differ by no more than the passes of one of them do.
     """
     found = []
     for concurrency in dict.fromkeys(one["concurrency"] for one in passes):
         for figure in FIGURES:
-            values = [
-                [one[figure] for one in passes if (one["client"], one["concurrency"]) == (name, concurrency)]
+            by_turn = [
+                {p["turn"]: p[figure] for p in passes if (p["client"], p["concurrency"]) == (name, concurrency)}
                 for name in NAMES
             ]
-            if not all(values):
+            values = [list(each.values()) for each in by_turn]
+            ratios = [by_turn[0][turn] / by_turn[1][turn] for turn in by_turn[0] if turn in by_turn[1]]
+            if not ratios:
                 continue
             ours, other = (median(each) for each in values)
             spread = max(max(each) - min(each) for each in values)
@@ -158,18 +161,19 @@ def compare(passes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 "concurrency": concurrency, "figure": figure,
                 **{name: {"median": median(each), "min": min(each), "max": max(each), "passes": len(each)}
                    for name, each in zip(NAMES, values, strict=True)},
-                "ratio": ours / other, "is_within_noise": abs(ours - other) <= spread,
+                "ratio": median(ratios), "ratio_by_turn": ratios, "is_within_noise": abs(ours - other) <= spread,
             })  # fmt: skip
     return found
 
 
 def table(document: Mapping[str, Any]) -> str:
     """Return the comparison as text."""
-    lines = [f"{'concurrency':>11} {'figure':16} {NAMES[0]:>28} {NAMES[1]:>28} {'ratio':>7} within noise"]
+    lines = [f"{'concurrency':>11} {'figure':16} {NAMES[0]:>28} {NAMES[1]:>28} {'ratio by turn':>22} within noise"]
     for row in document["compared"]:
         cells = [f"{row[n]['median']:.2f} ({row[n]['min']:.2f}-{row[n]['max']:.2f})" for n in NAMES]
+        ratio = f"{row['ratio']:.3f} ({min(row['ratio_by_turn']):.3f}-{max(row['ratio_by_turn']):.3f})"
         lines.append(
-            f"{row['concurrency']:11} {row['figure']:16} {cells[0]:>28} {cells[1]:>28} {row['ratio']:7.3f}"
+            f"{row['concurrency']:11} {row['figure']:16} {cells[0]:>28} {cells[1]:>28} {ratio:>22}"
             f" {'yes' if row['is_within_noise'] else 'no'}"
         )
     tokens = sorted({(one["client"], one["num_requests"], one["num_tokens"]) for one in document["passes"]})
@@ -220,7 +224,7 @@ def main() -> None:
                     found = run_ours(options, concurrency, number)
                 else:
                     found = run_other(options, concurrency, number, num_requests, other)
-                passes.append({"client": name, "concurrency": concurrency, **found})
+                passes.append({"client": name, "concurrency": concurrency, "turn": number, **found})
             except (RuntimeError, OSError, ValueError, KeyError) as error:
                 failures.append(f"{name}, concurrency {concurrency}: {error!r}"[:1800])
             print(f"[{time.monotonic() - begin:6.1f}] {name}, {concurrency} at once", flush=True)

@@ -55,7 +55,7 @@ def test_both_clients_ask_the_same_and_are_compared(compared):
     assert {one["num_requests"] for one in document["passes"]} == {10}
     row = next(row for row in document["compared"] if (row["concurrency"], row["figure"]) == (4, "tok_s"))
     assert row[other] == {"median": 100.0, "min": 100.0, "max": 100.0, "passes": 2}
-    assert row["ratio"] == pytest.approx(row[ours]["median"] / 100)
+    assert len(row["ratio_by_turn"]) == 2
     texts = [body["text"] for path, body in state.log if path == "/jetspec/render" and "text" in body]
     assert any("bicycle" in text for text in texts)
     assert "tok_s" in said
@@ -76,11 +76,12 @@ def test_clients_agree_when_they_differ_less_than_their_passes_do(monkeypatch, t
     speeds = {clients.NAMES[0]: (tok_s, tok_s + 1, tok_s - 1), clients.NAMES[1]: (95.0, 100.0, 105.0)}
     others = dict.fromkeys(("ttft_ms_median", "tpot_ms_median", "tpot_ms_mean"), 1.0)
     passes = [
-        {"client": name, "concurrency": 1, "tok_s": value, **others}
+        {"client": name, "concurrency": 1, "turn": turn, "tok_s": value, **others}
         for name, values in speeds.items()
-        for value in values
+        for turn, value in enumerate(values)
     ]
     rows = {row["figure"]: row for row in clients.compare(passes)}
-    assert rows["tok_s"]["ratio"] == pytest.approx(tok_s / 100)
+    assert rows["tok_s"]["ratio_by_turn"] == [tok_s / 95, (tok_s + 1) / 100, (tok_s - 1) / 105]
+    assert rows["tok_s"]["ratio"] == (tok_s + 1) / 100
     assert rows["tok_s"]["is_within_noise"] == is_within
     assert rows["tpot_ms_mean"]["is_within_noise"]
