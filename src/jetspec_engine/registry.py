@@ -19,7 +19,7 @@ BACKENDS = {
 MODEL_STORE = "jetspec_engine.embedded.pair:PairStore"
 HEAD_TRAINER = "jetspec_engine.training.trainer:Trainer"
 TREE_STATES = "jetspec_engine.embedded.delta_memory:TreeStates"
-SELF_TEST = "jetspec_engine.selftest.bench:SelfTest"
+SELF_TEST = "jetspec_engine.selftest.kit:SelfTest"
 REPLAY = "jetspec_engine.tree.replay:replay"
 EXTRA_OF_PACKAGE = {
     "torch": "embedded",
@@ -78,7 +78,7 @@ def tree_states() -> Any:
 
 
 def self_test() -> Any:
-    """Return the engine's seeded faults and where to try them; see ``selftest.bench.SelfTest``."""
+    """Return the engine's seeded faults and where to try them; see ``selftest.kit.SelfTest``."""
     return load(SELF_TEST)()
 
 

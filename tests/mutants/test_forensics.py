@@ -50,12 +50,12 @@ def gate(mutant: str | None, *, dtype: str = "float32", oracle: str = "linear") 
     """Run the gate on the self-test's engine with a fault in force."""
     kit = registry.self_test()
     found = next((one for one in kit.mutants if one.name == mutant), None)
-    with kit.open(None, dtype) as bench:
-        texts = record_expected(kit, bench).texts
+    with kit.open(None, dtype) as running:
+        texts = record_expected(kit, running).texts
     kept = Kept()
-    with kit.open(found, dtype) as bench:
-        bench.record(texts)
-        client = EngineClient(bench, kit.pieces)
+    with kit.open(found, dtype) as running:
+        running.record(texts)
+        client = EngineClient(running, kit.pieces)
         spec = GateSpec(prompts=Path("p"), trees=(kit.tree,), oracles=(oracle,), max_new_tokens=kit.max_new_tokens)
         sides = Sides(candidate=client, oracle=client, process=None, trees=(kit.tree,), dtype=dtype)
         prompts = [Prompt(prompt_id=name, input_ids=ids) for name, ids in kit.prompts.items()]
@@ -114,8 +114,8 @@ def test_R51_a_wrong_tie_is_logic_however_close_the_logits_are() -> None:
 @pytest.mark.parametrize("mutant", [None, "sums-in-memory-order"])
 def test_R51_rounding_is_no_finding_and_shows_between_the_sides_only(mutant: str | None) -> None:
     kit = registry.self_test()
-    with kit.open(next((one for one in kit.mutants if one.name == mutant), None), "float32") as bench:
-        client = EngineClient(bench, kit.pieces)
+    with kit.open(next((one for one in kit.mutants if one.name == mutant), None), "float32") as running:
+        client = EngineClient(running, kit.pieces)
         sides = []
         for tree in (PLAIN, kit.tree):
             client.set_tree(tree)

@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from tests.measure.needed_checks import needed_checks
 from typer.testing import CliRunner
 
 from jetspec_cli.app import app
 from jetspec_cli.gating import self_test
-from jetspec_cli.gating.self_test import KILLED, NOT_APPLICABLE, needed_checks, run_self_test
+from jetspec_cli.gating.self_test import KILLED, NOT_APPLICABLE, run_self_test
 from jetspec_cli.gating.self_test_checks import CHECKS, Trial, record_expected
 from jetspec_cli.reporting.self_test_text import self_test_text
 from jetspec_engine import registry
@@ -100,9 +101,9 @@ class Blind(Trial):
 
 def test_the_drafter_is_given_trees_with_deep_and_late_paths() -> None:
     kit = registry.self_test()
-    with kit.open(None, "float32") as bench:
-        expected = record_expected(kit, bench)
-        trial = Trial(kit, bench, expected)
+    with kit.open(None, "float32") as running:
+        expected = record_expected(kit, running)
+        trial = Trial(kit, running, expected)
         assert list(trial.catches()) == []
     histograms = [run.accept_histogram or () for (_, side), run in expected.runs.items() if side.startswith("W3")]
     assert any(sum(histogram[4:]) for histogram in histograms)

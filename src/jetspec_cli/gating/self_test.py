@@ -5,7 +5,7 @@ Knows mutants by name only and checks by what they caught.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
@@ -58,24 +58,18 @@ def run_self_test(
     }
 
 
-def needed_checks(document: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Return, for every check, the mutants that no other check of a thorough run kills."""
-    kills = {row["name"]: set(row["killed_by"]) for row in document["mutants"] if row["status"] == KILLED}
-    return {check: [name for name, by in kills.items() if by == {check}] for check in CHECKS}
-
-
 def _try_healthy(kit: Any) -> tuple[dict[tuple[str, str], Expectation], list[Catch]]:
     expected: dict[tuple[str, str], Expectation] = {}
     caught: list[Catch] = []
     for setting in sorted({(mutant.subject, mutant.dtype) for mutant in kit.mutants}):
         subject, dtype = setting
         own = kit.on(subject)
-        with own.open(None, dtype) as bench:
-            expected[setting] = record_expected(own, bench)
+        with own.open(None, dtype) as running:
+            expected[setting] = record_expected(own, running)
         # Twice: the first trial is what is expected, the second has to meet it.
         for _ in range(2):
-            with own.open(None, dtype) as bench:
-                caught += Trial(own, bench, expected[setting]).catches()
+            with own.open(None, dtype) as running:
+                caught += Trial(own, running, expected[setting]).catches()
     return expected, caught
 
 
@@ -84,8 +78,8 @@ def _try_mutant(kit: Any, mutant: Any, expected: Expectation, *, is_thorough: bo
     if mutant.not_applicable:
         return {**row, "status": NOT_APPLICABLE, "detail": mutant.not_applicable, "killed_by": {}}
     first: dict[str, Catch] = {}
-    with _quiet_engine(), kit.open(mutant, mutant.dtype) as bench:
-        for catch in Trial(kit, bench, expected).catches():
+    with _quiet_engine(), kit.open(mutant, mutant.dtype) as running:
+        for catch in Trial(kit, running, expected).catches():
             first.setdefault(catch.check, catch)
             if not is_thorough:
                 break

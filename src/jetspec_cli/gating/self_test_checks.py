@@ -56,16 +56,16 @@ class Trial:
 
     Args:
         kit: ``registry.self_test()``.
-        bench: an open engine.
+        running: an open engine.
         expected: of the healthy engine, in the same dtype.
     """
 
-    def __init__(self, kit: Any, bench: Any, expected: Expectation) -> None:
-        self.client = EngineClient(bench, kit.pieces)
-        self._kit, self._expected, self._dtype = kit, expected, bench.dtype
+    def __init__(self, kit: Any, running: Any, expected: Expectation) -> None:
+        self.client = EngineClient(running, kit.pieces)
+        self._kit, self._expected, self._dtype = kit, expected, running.dtype
         self._prompts = {name: Prompt(prompt_id=name, input_ids=ids) for name, ids in kit.prompts.items()}
         self._solo: dict[str, Generation] = {}
-        bench.record(expected.texts)
+        running.record(expected.texts)
         self._probes = Probes(
             client=self.client, tree=kit.tree, prompts=kit.prompts, texts=expected.texts, spell=self._spell,
             special_ids=kit.special_ids, acceptance=self._acceptance,
@@ -135,10 +135,10 @@ class Trial:
         return ["" if token in self._kit.special_ids else self._kit.pieces[token] for token in ids]
 
 
-def record_expected(kit: Any, bench: Any) -> Expectation:
+def record_expected(kit: Any, running: Any) -> Expectation:
     """Decode every prompt plainly past its end, and return the texts as what is expected."""
     # Longer than any run, so that hints reach to the end.
-    return Expectation(texts=record_texts(EngineClient(bench, kit.pieces), kit.prompts, kit.max_new_tokens + 8))
+    return Expectation(texts=record_texts(EngineClient(running, kit.pieces), kit.prompts, kit.max_new_tokens + 8))
 
 
 def _caught_by_gate(comparisons: Sequence[Comparison], faults: Sequence[Fault]) -> Iterator[Catch]:

@@ -63,14 +63,14 @@ class EngineClient(ServerClient):
     """A client that needs no server.
 
     Args:
-        bench: the engine's, from ``registry.self_test().open``.
+        running: the engine's, from ``registry.self_test().open``.
         pieces: each token id's letter.
     """
 
-    def __init__(self, bench: Any, pieces: str) -> None:
+    def __init__(self, running: Any, pieces: str) -> None:
         self.url, self.kind, self.can_flush = "in process", "jetspec", True
-        self.info: Mapping[str, Any] = bench.engine.info()
-        self._bench, self._engine, self._pieces = bench, bench.engine, pieces
+        self.info: Mapping[str, Any] = running.engine.info()
+        self._running, self._engine, self._pieces = running, running.engine, pieces
         self._names = itertools.count()
 
     def close(self) -> None:
@@ -126,14 +126,14 @@ class EngineClient(ServerClient):
             scores = self._engine.score(tuple(input_ids), start, top_k)
         except RequestError as error:
             raise EngineError(error.what) from error
-        return self._bench.dtype, [
+        return self._running.dtype, [
             Score(position=s.position, token_id=s.token_id, logit=s.logit, logprob=s.logprob, top=s.top) for s in scores
         ]
 
     def examine(self, question: Mapping[str, Any]) -> bytes | None:
         """Have a prompt decoded again under observation. Raises EngineError."""
         try:
-            evidence: bytes = self._bench.examine(question)
+            evidence: bytes = self._running.examine(question)
         except (RequestError, UnavailableError) as error:
             raise EngineError(error.what) from error
         return evidence

@@ -41,7 +41,7 @@ def commit_twice() -> Sequence[Patch]:
 def _move_some(layers: slice, names: Sequence[str]) -> Sequence[Patch]:
     def faulty(self: Any, region: Any, length: int, path: Any) -> None:
         root = region.start + length
-        index = torch.tensor([root + node for node in path])
+        index = torch.tensor([root + node for node in path], device=self.keys.device)
         for name in names:
             tensor = getattr(self, name)[layers]
             tensor[:, :, root : root + len(index)] = tensor.index_select(2, index)

@@ -54,13 +54,13 @@ class MutantTable:
         self.mutants: list[Mutant] = []
 
     def add(
-        self, fault: str, *, dtype: str = "float32", subject: str = "dense"
+        self, fault: str, *, subject: str = "dense"
     ) -> Callable[[Callable[[], Sequence[Patch]]], Callable[[], Sequence[Patch]]]:
         """Declare a mutant, named as the decorated function, which returns its patches."""
 
         def declare(patches: Callable[[], Sequence[Patch]]) -> Callable[[], Sequence[Patch]]:
             name = patches.__name__.replace("_", "-")
-            self.mutants.append(Mutant(name=name, fault=fault, patches=patches, dtype=dtype, subject=subject))
+            self.mutants.append(Mutant(name=name, fault=fault, patches=patches, subject=subject))
             return patches
 
         return declare

@@ -14,9 +14,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jetspec_engine.embedded import attention, attention_choice, layouts, linear, rows, sums, target
+from jetspec_engine.embedded import attention, attention_choice, layouts, linear, rows, sums
 from jetspec_engine.embedded.rows import RowPolicy
-from jetspec_engine.embedded.state import KeyValueState
 from jetspec_engine.protocol import SlotRegion, VerifyItem
 from jetspec_engine.tree.record import DraftTree
 from support.decoder_cases import (
@@ -31,6 +30,7 @@ from support.decoder_cases import (
     tiny_target,
 )
 from support.devices import DEVICES
+from support.seeded_faults import put_in_force
 
 FAMILIES = (*VARIANTS, *HYBRIDS)
 FEW = settings(derandomize=True, deadline=None, max_examples=8)
@@ -139,41 +139,21 @@ def test_the_ways_of_other_machines_are_invariant_too(
 # ------------------------------------------------------------------------------- partners that must fail
 
 
-def positions_by_node_index(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(target, "positions", lambda length, depths: length + np.arange(len(depths)))
+# Plain decoding and chains stay right under each of these: only trees, commits and company show them.
+SEEDED_FAULTS = (
+    "position-by-index", "sibling-visible", "causal-by-index", "parent-hidden", "commit-skipped", "values-not-moved",
+    "mask-of-another-request", "window-by-index",
+)  # fmt: skip
 
 
-def visible_siblings(monkeypatch: pytest.MonkeyPatch) -> None:
-    causal = lambda parents: np.tri(len(parents), dtype=np.bool_)  # noqa: E731
-    monkeypatch.setattr(attention, "ancestor_mask", causal)
-
-
-def skipped_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KeyValueState, "keep_path", lambda *_: None)
-
-
-def values_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    keep_path = KeyValueState.keep_path
-
-    def keep_keys(state: KeyValueState, *args: object) -> None:
-        values = state.values.clone()
-        keep_path(state, *args)
-        state.values.copy_(values)
-
-    monkeypatch.setattr(KeyValueState, "keep_path", keep_keys)
-
-
-def another_requests_mask(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[np.ndarray] = []
-    ancestor_mask = attention.ancestor_mask
-
-    def last_mask_of_that_size(parents: np.ndarray) -> np.ndarray:
-        own = ancestor_mask(parents)
-        other = next((mask for mask in seen if mask.shape == own.shape), own)
-        seen.insert(0, own)
-        return other
-
-    monkeypatch.setattr(attention, "ancestor_mask", last_mask_of_that_size)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("fault", SEEDED_FAULTS)
+def test_case_07_seeded_faults_break_the_bits(fault: str, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tiny_target("qwen3", torch.float32, device=device)
+    texts = [plain_text(made, seed=seed, count=100) for seed in range(2)]
+    assert_invariant(made, texts, random.Random(0))
+    put_in_force(fault, monkeypatch)
+    assert_broken(made, texts)
 
 
 def blocks_by_node_index(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -186,38 +166,6 @@ def block_of_the_prefix_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         sums, "block_ranges", lambda low, high, block: [(low, high)] if high - low < 80 else cut_early(low, high, block)
     )
-
-
-def windows_by_slot(monkeypatch: pytest.MonkeyPatch) -> None:
-    by_position = attention.visibility
-
-    def by_slot(item: VerifyItem, *rest: object) -> object:
-        tree = item.tree
-        moved = DraftTree(tree.tokens, tree.parents, np.arange(tree.num_nodes), tree.logprobs)
-        return by_position(VerifyItem(region=item.region, length=item.length, tree=moved), *rest)
-
-    monkeypatch.setattr(attention, "visibility", by_slot)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize(
-    "mutant",
-    [
-        positions_by_node_index,
-        visible_siblings,
-        skipped_commit,
-        values_stay_behind,
-        another_requests_mask,
-        windows_by_slot,
-    ],
-)
-def test_case_07_mutants_break_the_bits(mutant: Callable, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Plain decoding and chains stay right under each of these: only trees, commits and company show them.
-    made = tiny_target("qwen3", torch.float32, device=device)
-    texts = [plain_text(made, seed=seed, count=100) for seed in range(2)]
-    assert_invariant(made, texts, random.Random(0))
-    mutant(monkeypatch)
-    assert_broken(made, texts)
 
 
 @pytest.mark.parametrize("mutant", [blocks_by_node_index, block_of_the_prefix_goes_on])

@@ -62,7 +62,7 @@ class Subject:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bench:
+class Running:
     """A running engine.
 
     Attributes:
@@ -147,14 +147,14 @@ class SelfTest:
         return SelfTest(subject)
 
     @contextmanager
-    def open(self, mutant: Mutant | None, dtype: str) -> Iterator[Bench]:
+    def open(self, mutant: Mutant | None, dtype: str) -> Iterator[Running]:
         """Build the engine with a mutant in force (None: healthy) and close it afterwards."""
         if mutant is None:
-            with _running(self._subject, dtype) as bench:
-                yield bench
+            with _running(self._subject, dtype) as running:
+                yield running
             return
-        with mutant.applied(), _running(self._subject, dtype) as bench:
-            yield bench
+        with mutant.applied(), _running(self._subject, dtype) as running:
+            yield running
 
     def reference_logits(self, ids: Sequence[int]) -> list[list[float]]:
         """Return the float64 reference's logits (T, V) after every id of a text, from the float32 weights."""
@@ -167,7 +167,7 @@ class SelfTest:
 
 
 @contextmanager
-def _running(subject: Subject, dtype: str) -> Iterator[Bench]:
+def _running(subject: Subject, dtype: str) -> Iterator[Running]:
     kind = getattr(torch, dtype)
     weights = subject.weights(kind)
     embedding = weights["embed_tokens.weight"]
@@ -198,6 +198,6 @@ def _running(subject: Subject, dtype: str) -> Iterator[Bench]:
         facts={**target.describe(), "dtype": dtype, "target": "tiny", "head": "tiny"},
     )
     try:
-        yield Bench(engine=engine, subject=subject, dtype=dtype, drafter=drafter)
+        yield Running(engine=engine, subject=subject, dtype=dtype, drafter=drafter)
     finally:
         engine.close()
