@@ -59,7 +59,10 @@ def test_case16_deep_full_and_no_acceptance_commit_the_right_state(rounds, kind)
     for result in trees[first : first + 2]:
         assert all(tokens == expected for tokens in ids(result).values())
     longest = len(trees[first]["requests"]["0"]["spec_accept_histogram"]) - 1
-    assert longest == (1 if kind == "zero" else BLOCK)
+    if kind == "zero":  # the head's own candidates stand behind the script's four, and may be right by luck
+        assert longest <= 2
+    else:
+        assert longest == BLOCK
 
 
 @pytest.mark.parametrize("fault", ["previous", "uncommitted"])

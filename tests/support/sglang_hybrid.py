@@ -26,9 +26,8 @@ def make_hybrid_pair(folder, family, *, dtype=torch.float32, **changes):
     """
     target, head = folder / "target", folder / "head"
     target.mkdir(parents=True)
-    write_random_target(
-        target, family, dtype=dtype, torch_dtype=str(dtype).removeprefix("torch."), **NEEDED[family], **changes
-    )
+    values = {"torch_dtype": str(dtype).removeprefix("torch."), **NEEDED[family], **changes}
+    write_random_target(target, family, dtype=dtype, **values)
     weights = load_file(target / "model.safetensors")
     weights["lm_head.weight"] *= 4
     save_file(weights, target / "model.safetensors", metadata={"format": "pt"})

@@ -21,6 +21,7 @@ from jetspec_engine.sglang_backend.path_state import (  # noqa: E402
     plan_paths_reference,
 )
 from jetspec_engine.tree.batched import build_best_first_batched  # noqa: E402
+from support.guards import Guards  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TAPS, DEPTH, SLOTS = 4, 5, 6
@@ -66,19 +67,21 @@ class Scene:
 
     def run(self):
         """Return the kernels' convolved inputs, reads and kept states."""
-        kept_conv, kept_memory = self.kept()
+        guards = Guards()
+        kept_conv, kept_memory = (guards.around(each) for each in self.kept())
         where = {"slots": self.slots, "path": self.path, "depths": self.depths}
-        begins = torch.full_like(self.depths, 7, dtype=torch.int32)
+        begins = guards.around(torch.full_like(self.depths, 7, dtype=torch.int32))
         plan_paths(self.path, self.depths, into=begins)
         mixed = convolve_paths(
             self.mixed, self.weight, self.bias, state=self.conv, kept=kept_conv, has_silu=True,
             out=torch.empty_like(self.mixed), **where,
         )  # fmt: skip
-        out = self.mixed.new_full((len(mixed), HEADS[1], WIDTHS[1]), float("nan"))
+        out = guards.around(self.mixed.new_full((len(mixed), HEADS[1], WIDTHS[1]), float("nan")))
         delta_paths(
             mixed, self.a, self.b, self.scale, self.dt, shape=SHAPE, state=self.memory, begins=begins,
             kept=kept_memory, out=out, **where,
         )  # fmt: skip
+        guards.assert_whole()
         return mixed, out, kept_conv, kept_memory
 
     def is_real(self):
@@ -121,6 +124,8 @@ def test_case16_each_state_comes_from_its_parent(seed, nodes, dtype):
     torch.testing.assert_close(out[real], read[real], **tolerance)
     assert not out.isnan().any()
     real = scene.trees.is_valid.to(DEVICE)
+    assert kept_memory[:-1][~real].isnan().all()
+    assert kept_memory[-1].isnan().all()
     torch.testing.assert_close(kept_conv[:-1][real], twin_conv[:-1][real], rtol=0, atol=0)
     torch.testing.assert_close(kept_memory[:-1][real], twin_memory[:-1][real], rtol=1e-4, atol=1e-4)
 
