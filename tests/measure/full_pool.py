@@ -1,8 +1,8 @@
 """The most memory that a server takes: python -m tests.measure.full_pool --out results/cpu/full-pool.json.
 
-Cache slots take memory once they are touched, so the worst case is every page in use: prompts of arbitrary ids, as long
-as the context allows, are decoded at the same time until the pool holds no further one. Exits 1 when the peak is above
-the limit or when the pool did not fill.
+Libraries keep something for every shape they meet, and cache slots take memory once they are touched. So the worst case
+is many mixed requests, and then every page in use: prompts of arbitrary ids, as long as the context allows, decoded at
+the same time until the pool holds no further one. Exits 1 when the peak is above the limit or the pool did not fill.
 """
 
 import argparse
@@ -15,9 +15,10 @@ from typing import Any
 
 import httpx
 from tests.measure.common import write
-from tests.measure.soak import LIMIT_BYTES, Soak, stamp, start, status, wait_until_ready
+from tests.measure.soak import LIMIT_BYTES, NUM_CLIENTS, Soak, stamp, start, status, wait_until_ready
 
 TIMEOUT_S = 1800.0
+NUM_MIXED = 100
 NUM_NEW = 64
 # Slots that a round reserves for its tree, and what is lost to whole pages.
 RESERVE = 160
@@ -36,9 +37,11 @@ def lengths(num_slots: int, context: int) -> list[int]:
 
 
 def fill(url: str, pid: int, info: dict[str, Any]) -> dict[str, Any]:
-    """Fill the pool and return what it took."""
+    """Make the mixed requests, fill the pool and return what it took."""
     soak, rng = Soak(url, 0), random.Random(0)
-    pages = soak.drain()
+    with ThreadPoolExecutor(NUM_CLIENTS) as pool:
+        list(pool.map(soak.one, soak.plan(NUM_MIXED)))
+    pages, peak_before = soak.drain(), status(pid)["VmHWM"]
     planned = lengths(int(pages["jetspec_pages"]) * info["page_size"], info["max_seq_len"])
 
     def ask(length: int) -> int:
@@ -53,6 +56,8 @@ def fill(url: str, pid: int, info: dict[str, Any]) -> dict[str, Any]:
             fewest = min(fewest, soak.gauges()["jetspec_pages_free"])
             time.sleep(SAMPLE_S)
     return {
+        "num_mixed_requests": NUM_MIXED,
+        "peak_rss_bytes_before": peak_before,
         "prompt_lengths": planned,
         "new_tokens": NUM_NEW,
         "statuses": [one.result() for one in asked],
