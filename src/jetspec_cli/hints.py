@@ -16,8 +16,11 @@ def fallback(code: int, words: Sequence[str]) -> str:
         words: what follows ``jetspec`` on the command line.
 
     Returns:
-        The command's help for what the caller gave, ``jetspec doctor`` for what the machine lacks, else nothing.
+        The command's help for what the caller gave, ``jetspec doctor`` for what the machine lacks, else nothing. A
+        server that another command started has no words of the user's: that command gives the hint.
     """
+    if "--stop-with-stdin" in words:
+        return ""
     if code == exit_codes.CANNOT_RUN:
         return "jetspec doctor"
     if code in (exit_codes.BAD_CONFIG, exit_codes.BAD_ARTIFACT):

@@ -151,4 +151,6 @@ def test_the_fallback_names_the_command():
     assert hints.fallback(2, ["--nope"]) == "jetspec --help"
     assert hints.fallback(3, ["serve"]) == "jetspec doctor"
     assert hints.fallback(6, ["gate"]) == ""
+    # A child's words are not the user's.
+    assert hints.fallback(4, ["serve", "--port", "0", "--stop-with-stdin"]) == ""
     assert app.run(["models", "inspect", "--format", "x"]) == 2

@@ -71,7 +71,7 @@ def resolve_head(head: str, target: str, cache_dir: Path) -> Path:
         targets = ", ".join(SHIPPED_HEADS)
         raise ArtifactError(
             f"head {head!r}: no draft head comes with this package for target {target!r}",
-            hint=f"give a head's folder or Hugging Face id; heads are shipped for: {targets}",
+            hint=f"give a head's folder or Hugging Face id (one is shipped for {targets}), or --drafter recall",
         )
     return folder
 

@@ -24,6 +24,6 @@ def random_folder(name: str, cache_dir: Path) -> Path:
     family = name.removeprefix(RANDOM_PREFIX)
     if family not in RANDOM_FAMILIES:
         expected = ", ".join(RANDOM_PREFIX + known for known in RANDOM_FAMILIES)
-        hint = did_you_mean(family, RANDOM_FAMILIES)
+        hint = did_you_mean(family, RANDOM_FAMILIES) or f"--target {RANDOM_PREFIX}{RANDOM_FAMILIES[0]} --drafter recall"
         raise ArtifactError(f"model {name}: no such family, expected {expected}", hint=hint)
     return cache_dir / f"random-{family}-{RECIPE}"
