@@ -80,7 +80,8 @@ def run(job: dict[str, Any], folder: Path, prefix: list[str], limit: float) -> d
         ran = subprocess.run(command, capture_output=True, text=True, timeout=limit, check=False, env=environment)
         code, said = ran.returncode, ran.stdout + ran.stderr
     except subprocess.TimeoutExpired as error:
-        code, said = None, str(error.stdout or "")
+        told = error.stdout or b""
+        code, said = None, told.decode(errors="replace") if isinstance(told, bytes) else told
     found: dict[str, Any] = {
         "exit_code": code, "seconds": round(time.monotonic() - begin, 1),
         "tool": [line for line in said.splitlines() if line.startswith(MARK)][:60],
