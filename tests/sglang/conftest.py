@@ -4,12 +4,17 @@ These tests carry the marker ``sglang``, are no part of the default run and are 
 They cover start-up in this process, and whole rounds in processes of their own (``drive_scheduler``).
 """
 
+import importlib.util
 import json
 import os
 import sys
 import types
+from pathlib import Path
 
 import pytest
+
+if importlib.util.find_spec("torchvision") is None:
+    sys.path.append(str(Path(__file__).with_name("stand_ins")))
 
 # SGLang reads it when it is imported; pytest's own process is the one that imports it.
 os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")

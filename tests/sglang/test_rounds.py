@@ -132,7 +132,7 @@ def test_the_counters_hold_their_identities(rounds):
             assert request["spec_eager_rounds"] <= request["spec_verify_ct"] - 1
 
 
-def test_R01_a_tree_within_sliding_windows_gives_plain_tokens(plain, tmp_path):
+def test_R14_a_tree_within_sliding_windows_gives_plain_tokens(plain, tmp_path):
     """Every other layer sees a window shorter than the texts: drafted by the head, and deep by script."""
     target = make_pair(tmp_path, window=WINDOW)
     one_pool = ("--disable-radix-cache", "--disable-hybrid-swa-memory")
