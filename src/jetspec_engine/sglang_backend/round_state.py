@@ -211,7 +211,7 @@ class RoundState:
             return outcome(trees, accept_greedy_batched(trees, target_ids, depth))
         from jetspec_engine.sglang_backend.kernels.accept_walk import accept_walk
 
-        return accept_walk(trees, target_ids, depth)
+        return accept_walk(trees, target_ids, into=self._new_outcome(len(target_ids)))
 
     def accept_by_decree(self, target_ids: Tensor, num_drafts: int) -> Outcome:
         """Accept so many drafts of every tree whatever the target says; arguments as ``tree_round.forced``'s."""
@@ -221,7 +221,7 @@ class RoundState:
             return outcome(trees, forced(trees, links, target_ids, num_drafts))
         from jetspec_engine.sglang_backend.kernels.forced_walk import forced_walk
 
-        return forced_walk(trees, links, target_ids, num_drafts)
+        return forced_walk(trees, links, target_ids, num_drafts, into=self._new_outcome(count))
 
     def trees(self, count: int) -> TreeBatch:
         """Return the first trees of the last verify, as views."""
@@ -234,6 +234,9 @@ class RoundState:
     @property
     def _widest(self) -> TreeBuffers:
         return self._frames[self.shape.rows[-1]]
+
+    def _new_outcome(self, count: int) -> Outcome:
+        return Outcome.allocate(requests=count, depth=self.shape.depth, device=self.prefix_lens.device)
 
     def _copy_first(self, count: int, frame: TreeBuffers) -> None:
         """Give a smaller frame the first nodes of the drafted trees: all of them, as the budget is no larger."""

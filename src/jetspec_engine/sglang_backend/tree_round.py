@@ -4,6 +4,7 @@ All on the device, shapes fixed, no host sync. Knows trees; no model.
 """
 
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -25,6 +26,15 @@ class Outcome:
     accepted: AcceptedBatch
     tokens: Tensor
     lens: Tensor
+
+    @classmethod
+    def allocate(cls, *, requests: int, depth: int, device: torch.device | str) -> Self:
+        """Reserve the outcome of R requests; nothing in it means anything yet."""
+        path, tokens = torch.empty((2, requests, depth + 1), dtype=torch.int64, device=device).unbind()
+        counts, bonus = torch.empty((2, requests), dtype=torch.int64, device=device).unbind()
+        accepted = AcceptedBatch(path=path, num_correct_drafts=counts, bonus=bonus)
+        lens = torch.empty(requests, dtype=torch.int32, device=device)
+        return cls(accepted=accepted, tokens=tokens, lens=lens)
 
 
 def outcome(trees: TreeBatch, accepted: AcceptedBatch) -> Outcome:

@@ -11,12 +11,16 @@ if not torch.cuda.is_available():
 
 from jetspec_engine.sglang_backend.kernels.accept_walk import accept_walk  # noqa: E402
 from jetspec_engine.sglang_backend.kernels.move_rows import CHUNK, RowBuffers, move_accepted  # noqa: E402
-from jetspec_engine.sglang_backend.tree_round import outcome  # noqa: E402
+from jetspec_engine.sglang_backend.tree_round import Outcome, outcome  # noqa: E402
 from jetspec_engine.tree.accept_batched import accept_greedy_batched  # noqa: E402
 from jetspec_engine.tree.batched import build_best_first_batched  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 REQUESTS, DEPTH, NODES = 6, 7, 24
+
+
+def new_outcome():
+    return Outcome.allocate(requests=REQUESTS, depth=DEPTH, device=DEVICE)
 
 
 def random_trees(seed):
@@ -45,7 +49,7 @@ def random_trees(seed):
 def test_the_walk_equals_the_batched_one(seed):
     trees, targets = random_trees(seed)
     expected = accept_greedy_batched(trees, targets, DEPTH)
-    walked = accept_walk(trees, targets, DEPTH)
+    walked = accept_walk(trees, targets, into=new_outcome())
     found = walked.accepted
     assert torch.equal(found.path, expected.path)
     assert torch.equal(found.num_correct_drafts, expected.num_correct_drafts)
@@ -64,7 +68,7 @@ def test_of_siblings_with_one_token_the_first_counts():
     trees, targets = random_trees(1)
     trees.tokens[:] = 3
     targets[:] = 3
-    found = accept_walk(trees, targets, DEPTH).accepted
+    found = accept_walk(trees, targets, into=new_outcome()).accepted
     expected = accept_greedy_batched(trees, targets, DEPTH)
     assert torch.equal(found.path, expected.path)
     assert int(found.num_correct_drafts.max()) > 0

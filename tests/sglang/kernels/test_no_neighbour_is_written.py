@@ -10,12 +10,15 @@ if not torch.cuda.is_available():
         pytest.skip("the interpreter needs numpy below 2.4", allow_module_level=True)
 
 from jetspec_engine.config import TreeConfig  # noqa: E402
-from jetspec_engine.sglang_backend.kernels.accept_walk import accept_walk, accepted_buffers  # noqa: E402
+from jetspec_engine.sglang_backend.kernels.accept_walk import accept_walk  # noqa: E402
 from jetspec_engine.sglang_backend.kernels.build_trees import build_trees  # noqa: E402
+from jetspec_engine.sglang_backend.kernels.forced_walk import forced_walk  # noqa: E402
 from jetspec_engine.sglang_backend.kernels.move_rows import RowBuffers, move_accepted  # noqa: E402
+from jetspec_engine.sglang_backend.kernels.stage_batch import stage_batch  # noqa: E402
 from jetspec_engine.sglang_backend.kernels.tree_buffers import TreeBuffers  # noqa: E402
 from jetspec_engine.sglang_backend.kernels.verify_attention import Prefix, verify_attention  # noqa: E402
 from jetspec_engine.sglang_backend.kernels.verify_scratch import VerifyScratch, split_bounds  # noqa: E402
+from jetspec_engine.sglang_backend.tree_round import Outcome  # noqa: E402
 from support.guards import Guards  # noqa: E402
 from support.tree_cases import random_candidates  # noqa: E402
 
@@ -63,8 +66,9 @@ def to_the_last_node(trees):
 
 def test_case_09_building_walking_and_moving_write_no_neighbour(guards):
     into = built(guards)
-    accepted = guards.around(accepted_buffers(REQUESTS, DEPTH, DEVICE))
-    accept_walk(into.trees, guards.around(to_the_last_node(into.trees)), into=accepted)
+    outcome = guards.around(Outcome.allocate(requests=REQUESTS, depth=DEPTH, device=DEVICE))
+    accept_walk(into.trees, guards.around(to_the_last_node(into.trees)), into=outcome)
+    accepted = outcome.accepted
     counts = accepted.num_correct_drafts.tolist()
     assert all(0 < count < NODES - 1 for count in counts)
     rows = guards.around(torch.randn(SLOTS, KV_HEADS, HEAD_DIM, device=DEVICE))
@@ -75,6 +79,21 @@ def test_case_09_building_walking_and_moving_write_no_neighbour(guards):
     allowed = {int(slots[row, depth]) for row in range(REQUESTS) for depth in range(1, counts[row] + 1)}
     assert changed
     assert set(changed) <= allowed
+
+
+def test_case_09_taking_a_batch_over_and_forcing_its_acceptance_write_no_neighbour(guards):
+    into, small, chain = built(guards), 16, DEPTH + 1
+    table = torch.arange(REQUESTS * SLOTS, dtype=torch.int32, device=DEVICE).view(REQUESTS, SLOTS)
+    rows, lengths = torch.arange(REQUESTS, device=DEVICE), torch.full((REQUESTS,), PREFIX, device=DEVICE)
+    slots = guards.around(torch.zeros(REQUESTS, PREFIX, dtype=torch.int32, device=DEVICE))
+    lens = guards.around(torch.zeros(REQUESTS, dtype=torch.int64, device=DEVICE))
+    frame = guards.around(TreeBuffers.allocate(requests=REQUESTS, nodes=small, depth=DEPTH, width=WIDTH, device=DEVICE))
+    for nodes in (None, chain):
+        stage_batch(table, rows, lengths, slots=slots, lens=lens, source=into, frame=frame, chain=nodes)
+    assert torch.equal(slots, table[:, :PREFIX])
+    outcome = guards.around(Outcome.allocate(requests=REQUESTS, depth=DEPTH, device=DEVICE))
+    forced_walk(into.trees, into.path, to_the_last_node(into.trees), DEPTH, into=outcome)
+    assert all(0 < count <= DEPTH for count in outcome.accepted.num_correct_drafts.tolist())
 
 
 def test_case_09_verifying_writes_its_rows_and_no_neighbour(guards):

@@ -3,13 +3,11 @@
 Equals ``tree/accept_batched.py`` and ``tree_round.outcome``. Knows no cache.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from jetspec_engine.sglang_backend.tree_round import Outcome
-from jetspec_engine.tree.accept_batched import AcceptedBatch
 from jetspec_engine.tree.batched import TreeBatch
 
 
@@ -49,26 +47,23 @@ def _walk(  # type: ignore[no-untyped-def]  # noqa: PLR0917 a kernel is called b
     tl.store(lens + request, count + 1)
 
 
-def accept_walk(trees: TreeBatch, target_ids: Tensor, depth: int) -> Outcome:
+def accept_walk(trees: TreeBatch, target_ids: Tensor, *, into: Outcome) -> Outcome:
     """Walk every tree.
 
     Args:
         trees: R trees of N nodes; tokens and parents are read, a row after another without gaps.
         target_ids: (R, N) int64 contiguous, the target's argmax at each node or NON_FINITE; a padded node's is
             not read.
-        depth: D, no node is deeper.
+        into: for R requests and D, no node being deeper.
 
     Returns:
-        The round's outcome, in new tensors. No host sync.
+        ``into``, written. No host sync, no allocation.
     """
     requests, nodes = trees.tokens.shape
-    path, tokens = target_ids.new_empty((2, requests, depth + 1)).unbind()
-    counts, bonus = target_ids.new_empty((2, requests)).unbind()
-    lens = target_ids.new_empty(requests, dtype=torch.int32)
+    accepted, width = into.accepted, into.tokens.shape[1]
     _walk[(requests,)](
-        trees.tokens, trees.parents, target_ids, path, counts, bonus, tokens, lens, nodes, depth + 1,
-        NODES=triton.next_power_of_2(nodes), PATH=triton.next_power_of_2(depth + 1),
+        trees.tokens, trees.parents, target_ids, accepted.path, accepted.num_correct_drafts, accepted.bonus,
+        into.tokens, into.lens, nodes, width, NODES=triton.next_power_of_2(nodes), PATH=triton.next_power_of_2(width),
         num_warps=1 if nodes <= 256 else 4,
     )  # fmt: skip
-    accepted = AcceptedBatch(path=path, num_correct_drafts=counts, bonus=bonus)
-    return Outcome(accepted=accepted, tokens=tokens, lens=lens)
+    return into

@@ -3,13 +3,11 @@
 Equals ``tree_round.outcome`` of ``tree_round.forced``. Knows no cache.
 """
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
 from jetspec_engine.sglang_backend.tree_round import Outcome
-from jetspec_engine.tree.accept_batched import AcceptedBatch
 from jetspec_engine.tree.batched import TreeBatch
 
 
@@ -39,7 +37,7 @@ def _follow(  # type: ignore[no-untyped-def]  # noqa: PLR0917 a kernel is called
     tl.store(lens + request, (count + 1).to(tl.int32))
 
 
-def forced_walk(trees: TreeBatch, links: Tensor, target_ids: Tensor, num_drafts: int) -> Outcome:
+def forced_walk(trees: TreeBatch, links: Tensor, target_ids: Tensor, num_drafts: int, *, into: Outcome) -> Outcome:
     """Accept ``num_drafts`` drafts of every tree.
 
     Args:
@@ -47,18 +45,16 @@ def forced_walk(trees: TreeBatch, links: Tensor, target_ids: Tensor, num_drafts:
         links: (R, N, D + 1) int32 contiguous, the path to each node.
         target_ids: (R, N) int64 contiguous.
         num_drafts: as for ``tree_round.forced``, at most D.
+        into: for R requests and D.
 
     Returns:
-        The round's outcome, in new tensors. No host sync.
+        ``into``, written. No host sync, no allocation.
     """
-    requests, nodes, path_width = links.shape
-    path, tokens = target_ids.new_empty((2, requests, path_width)).unbind()
-    counts, bonus = target_ids.new_empty((2, requests)).unbind()
-    lens = target_ids.new_empty(requests, dtype=torch.int32)
+    requests, nodes, width = links.shape
+    accepted = into.accepted
     _follow[(requests,)](
-        trees.tokens, trees.depths, links, target_ids, path, counts, bonus, tokens, lens, num_drafts, nodes,
-        path_width, NODES=triton.next_power_of_2(nodes), PATH=triton.next_power_of_2(path_width),
-        num_warps=1 if nodes <= 256 else 4,
+        trees.tokens, trees.depths, links, target_ids, accepted.path, accepted.num_correct_drafts, accepted.bonus,
+        into.tokens, into.lens, num_drafts, nodes, width, NODES=triton.next_power_of_2(nodes),
+        PATH=triton.next_power_of_2(width), num_warps=1 if nodes <= 256 else 4,
     )  # fmt: skip
-    accepted = AcceptedBatch(path=path, num_correct_drafts=counts, bonus=bonus)
-    return Outcome(accepted=accepted, tokens=tokens, lens=lens)
+    return into
