@@ -1,8 +1,9 @@
 """Two clients on one server: python -m tests.measure.clients --url URL --tokenizer FOLDER --out clients.json.
 
-``jetspec bench`` and SGLang's own ``sglang.bench_serving`` take turns with the same rendered texts, caps and
-concurrency; tok/s, TTFT and TPOT are compared by the medians of their passes. The server should have no prefix cache:
-the other client does not flush it between requests. Knows the two command lines; nothing of the server.
+``jetspec bench`` and SGLang's own ``sglang.bench_serving`` take turns with the same texts, caps and concurrency; tok/s,
+TTFT and TPOT are compared by the medians of their passes. The other client flushes the prefix cache once a pass, and we
+before every prompt, so each text begins with a system message of its own: nothing is cached for either. Knows the two
+command lines; nothing of the server.
 """
 
 import argparse
@@ -38,7 +39,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="the result document")
     parser.add_argument("--work", type=Path, default=Path("clients"), help="folder for prompts and results")
     parser.add_argument("--prompts", default="10", help="prompts/NAME.jsonl")
-    parser.add_argument("--copies", type=int, default=2, help="times each prompt is asked in a pass")
+    parser.add_argument("--copies", type=int, default=1, help="times each prompt is asked in a pass")
     parser.add_argument("--new", type=int, default=160, help="most tokens an answer")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--concurrency", default="1", help="list, such as 1,4")
@@ -51,9 +52,10 @@ def parse() -> argparse.Namespace:
 def write_texts(options: argparse.Namespace) -> int:
     """Write the rendered prompts for both clients; returns how many requests a pass has."""
     tokenizer = ModelTokenizer.from_folder(options.tokenizer, DecoderConfig.from_folder(options.tokenizer))
-    prompts = read_prompts(options.prompts)
-    texts = {prompt["id"]: tokenizer.render_chat(prompt["messages"]) for prompt in prompts}
-    asked = [(f"{name} {copy}", text) for copy in range(options.copies) for name, text in texts.items()]
+    asked = []
+    for number, prompt in enumerate(read_prompts(options.prompts) * options.copies, start=1):
+        system = {"role": "system", "content": f"{number} is the number of this question."}
+        asked.append((f"{prompt['id']} {number}", tokenizer.render_chat([system, *prompt["messages"]])))
     ours = [{"id": name, "class": "all", "prompt": text, "max_new_tokens": options.new} for name, text in asked]
     # The second turn is not asked for; the dataset's reader wants one.
     other = [{"conversations": [{"content": text}, {"content": "of no use"}]} for _, text in asked]
@@ -123,7 +125,8 @@ def run_other(options: argparse.Namespace, concurrency: int, number: int, num_re
         "--backend=sglang", f"--base-url={options.url}", f"--model={options.tokenizer}",
         f"--tokenizer={options.tokenizer}", "--dataset-name=custom", f"--dataset-path={options.work}/other.jsonl",
         f"--num-prompts={num_requests}", f"--sharegpt-output-len={options.new}", "--disable-ignore-eos",
-        "--temperature=0", f"--max-concurrency={concurrency}", f"--output-file={out}", "--disable-tqdm",
+        "--temperature=0", "--flush-cache", f"--max-concurrency={concurrency}", f"--output-file={out}",
+        "--disable-tqdm",
     ]  # fmt: skip
     other.ask(words)
     found = json.loads(out.read_text(encoding="utf-8").splitlines()[-1])
@@ -152,7 +155,7 @@ def compare(passes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
                 for name in NAMES
             ]
             values = [list(each.values()) for each in by_turn]
-            ratios = [by_turn[0][turn] / by_turn[1][turn] for turn in by_turn[0] if turn in by_turn[1]]
+            ratios = [by_turn[0][turn] / by_turn[1][turn] for turn in by_turn[0] if by_turn[1].get(turn)]
             if not ratios:
                 continue
             ours, other = (median(each) for each in values)
