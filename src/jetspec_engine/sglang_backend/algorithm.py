@@ -17,6 +17,7 @@ from sglang.srt.speculative.spec_registry import CustomSpecAlgo
 from jetspec_engine.sglang_backend.command_line import settings_being_read
 from jetspec_engine.sglang_backend.compat import (
     block_size_of,
+    gpu_bytes,
     keep_no_prefixes,
     server_facts,
     settings_of,
@@ -24,6 +25,7 @@ from jetspec_engine.sglang_backend.compat import (
     share_settings,
 )
 from jetspec_engine.sglang_backend.models import check_pair_folders
+from jetspec_engine.sglang_backend.recurrent_limits import check_room
 from jetspec_engine.sglang_backend.refusals import check_server
 from jetspec_engine.sglang_backend.tree_switch import captured_rows, check_tree
 
@@ -82,7 +84,10 @@ class JetSpecAlgorithm(CustomSpecAlgo):
         share_block_size(server_args)
         depth = block_size_of(server_args) - 1
         check_tree(settings.tree, settings, depth)
-        server_args.speculative_num_draft_tokens = captured_rows(settings, depth)[-1]
+        server_args.speculative_num_draft_tokens = rows = captured_rows(settings, depth)[-1]
+        if facts.recurrent is not None:
+            requests = int(server_args.max_running_requests)
+            check_room(facts.recurrent, requests=requests, rows=rows, gpu_bytes=gpu_bytes(server_args))
 
     def get_num_tokens_per_req_for_target_verify(self, num_draft_tokens: int, is_draft_worker: bool) -> int:
         """A draft is a block of D + 1 rows; the target's verify has as many rows as are asked about."""

@@ -6,6 +6,7 @@ Knows nothing of what is done with the facts.
 """
 
 import logging
+import math
 from typing import Any
 
 from sglang.srt.arg_groups.overrides import attention_backends_of, resolved_view
@@ -71,7 +72,26 @@ def recurrent_facts(server_args: Any, model: Any) -> RecurrentFacts | None:
     return RecurrentFacts(
         kind=kind, backends={option: name for option, name in backends.items() if name is not None},
         options=tuple(option for option in STATE_OPTIONS if getattr(server_args, _field(option), False)),
+        row_bytes=_row_bytes(config, server_args),
     )  # fmt: skip
+
+
+def _row_bytes(config: Any, server_args: Any) -> int:
+    """Return what the states of one verify row take on a GPU, 0 for a configuration with other names."""
+    names = ("linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim")
+    sizes: list[Any] = [getattr(config, name, None) for name in names]
+    layers = getattr(config, "linear_layer_ids", ())
+    if not all(isinstance(size, int) for size in sizes):
+        return 0
+    size = 4 if (server_args.mamba_ssm_dtype or getattr(config, "mamba_ssm_dtype", None)) in (None, "float32") else 2
+    return math.prod(sizes) * len(layers) * size // int(server_args.tp_size)
+
+
+def gpu_bytes(server_args: Any) -> int:
+    """Return the memory of one GPU as SGLang sees it, 0 where it does not say."""
+    from sglang.srt.utils import get_device_memory_capacity
+
+    return int((get_device_memory_capacity(server_args.device) or 0) * (1 << 20))
 
 
 def keep_no_prefixes(server_args: Any) -> None:

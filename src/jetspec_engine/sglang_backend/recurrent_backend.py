@@ -7,7 +7,6 @@ parent's state back from memory. Ours has the paths. What is committed and where
 
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from jetspec_engine.errors import ConfigError
@@ -132,7 +131,7 @@ def _check_states(pool: Any) -> None:
     if not windows.is_contiguous():  # overlapping windows are a chain's: siblings would write into each other's
         raise ConfigError("target: convolution windows of drafts overlap, a tree needs one of its own for each node")
     memory = caches.temporal
-    if not memory[0, 0].is_contiguous() or not isinstance(memory, torch.Tensor):
+    if not memory[0, 0].is_contiguous():
         raise ConfigError("target: recurrent states in pieces, a tree needs each in one")
     width = memory.shape[-1]
     if width & (width - 1):

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from jetspec_engine.errors import ConfigError, UnavailableError
-from jetspec_engine.sglang_backend.recurrent_limits import RecurrentFacts
+from jetspec_engine.sglang_backend.recurrent_limits import RecurrentFacts, check_room
 from jetspec_engine.sglang_backend.refusals import ServerFacts, check_server, check_version
 
 TREE = ServerFacts(width=8, max_width=8)
@@ -78,3 +78,31 @@ def test_a_chain_that_may_become_a_tree_is_held_to_a_trees_limits():
 @pytest.mark.parametrize("facts", [TREE, CHAIN], ids=["tree", "chain"])
 def test_R13_gated_delta_layers_run_at_any_width(facts):
     check_server(replace(facts, recurrent=RecurrentFacts(backends={"--linear-attn-backend": "triton"})))
+
+
+QWEN36 = RecurrentFacts(row_bytes=30 * 32 * 128 * 128 * 4)
+H200 = 143771 * (1 << 20)
+
+
+def test_states_that_no_gpu_holds_are_refused_with_the_most_that_fits():
+    with pytest.raises(ConfigError) as caught:
+        check_room(QWEN36, requests=48, rows=64, gpu_bytes=H200)
+    assert "48 with 64 verify rows keep 197.3 GB" in caught.value.what
+    assert "--max-running-requests 36, or budgets up to 48" in caught.value.hint
+    check_room(QWEN36, requests=36, rows=64, gpu_bytes=H200)
+    check_room(QWEN36, requests=48, rows=48, gpu_bytes=H200)
+    with pytest.raises(ConfigError):
+        check_room(QWEN36, requests=37, rows=64, gpu_bytes=H200)
+    with pytest.raises(ConfigError):
+        check_room(QWEN36, requests=48, rows=49, gpu_bytes=H200)
+
+
+def test_what_is_not_known_is_not_refused():
+    check_room(QWEN36, requests=48, rows=64, gpu_bytes=0)
+    check_room(RecurrentFacts(), requests=48, rows=64, gpu_bytes=H200)
+
+
+def test_one_request_that_does_not_fit_is_told_so():
+    with pytest.raises(ConfigError) as caught:
+        check_room(QWEN36, requests=1, rows=1024, gpu_bytes=40 << 30)
+    assert "fewer requests do not help" in caught.value.hint
