@@ -84,7 +84,7 @@ def _row_bytes(config: Any, server_args: Any) -> int:
     if not all(isinstance(size, int) for size in sizes):
         return 0
     size = 4 if (server_args.mamba_ssm_dtype or getattr(config, "mamba_ssm_dtype", None)) in (None, "float32") else 2
-    return math.prod(sizes) * len(layers) * size // int(server_args.tp_size)
+    return int(math.prod(sizes)) * len(layers) * size // int(server_args.tp_size)
 
 
 def gpu_bytes(server_args: Any) -> int:
