@@ -11,6 +11,7 @@ from typing import Any
 from jetspec_cli.gating.ulp import ulp
 from jetspec_cli.serving.tensor_file import NAMES, Tensor, TensorFile
 
+CACHE_TENSORS = ("keys", "values")
 ROW_TENSORS = ("q", "k", "v", "attention", "state")
 
 
@@ -28,7 +29,9 @@ def first_differing(
 
 
 def _cache_rows(oracle: TensorFile, candidate: TensorFile, num_common: int) -> Iterator[dict[str, Any]]:
-    pairs = [(name, oracle.tensors.get(f"cache.{name}"), candidate.tensors.get(f"cache.{name}")) for name in KEYS]
+    pairs = [
+        (name, oracle.tensors.get(f"cache.{name}"), candidate.tensors.get(f"cache.{name}")) for name in CACHE_TENSORS
+    ]
     given = [(name, left, right) for name, left, right in pairs if left is not None and right is not None]
     if not given:
         return
@@ -42,9 +45,6 @@ def _cache_rows(oracle: TensorFile, candidate: TensorFile, num_common: int) -> I
                     if mine != other:
                         yield _finding((f"cache.{name}", layer, row), left, mine, other)
                         return
-
-
-KEYS = ("keys", "values")
 
 
 def _deciding_rows(

@@ -20,8 +20,7 @@ from jetspec_engine.errors import ArtifactError, BusyError, ConfigError, EngineE
 
 # A broken engine mismatches everywhere, and the first cases tell as much as the rest. Whether a near-tie is one hangs
 # on the investigation, so more of those are looked into.
-MAX_INVESTIGATIONS = {NEAR: 20}
-MOST_OTHERS = 3
+MAX_NEAR_TIES, MAX_OTHERS = 20, 3
 ROUND_KEYS = ("index", "node", "chosen_at", "depth", "source")
 SHORT_KEYS = ("repeats", "dtype", "finding", "num_findings", "num_checked_rows", "incomplete", "reference")
 
@@ -60,7 +59,7 @@ class Investigator:
         A step that is wrong on either side makes a near-tie a matter of logic, however close the logits are.
         """
         verdict = report["verdict"]
-        if self._num_done[verdict] >= MAX_INVESTIGATIONS.get(verdict, MOST_OTHERS):
+        if self._num_done[verdict] >= (MAX_NEAR_TIES if verdict == NEAR else MAX_OTHERS):
             return
         self._num_done[verdict] += 1
         examined: dict[str, dict[str, Any]] = {}
