@@ -15,7 +15,7 @@ import httpx
 from jetspec_cli.prompts import Prompt
 from jetspec_cli.serving.describe import info_of_stock
 from jetspec_cli.serving.generation import Generation, from_native, from_openai, rounds_of
-from jetspec_cli.serving.transport import Transport, message_of, object_of
+from jetspec_cli.serving.transport import Transport, message_of, object_of, shaped
 from jetspec_engine.config import TreeConfig
 from jetspec_engine.errors import BusyError, ConfigError, EngineError
 from jetspec_engine.records import Recording
@@ -190,7 +190,8 @@ class ServerClient:
             body = {"text": prompt.text} if prompt.messages is None else {"messages": _chat(prompt)}
             response = self.transport.send("POST", "/jetspec/render", body)
             is_told = response.status_code not in (400, 422, *NOT_OFFERED)
-            ids = tuple(object_of(response, "/jetspec/render")["input_ids"]) if is_told else None
+            told = object_of(response, "/jetspec/render") if is_told else {}
+            ids = shaped("/jetspec/render", lambda: tuple(int(token) for token in told["input_ids"]) if told else None)
             self._rendered[prompt.content_key] = ids
         return self._rendered[prompt.content_key]
 
@@ -210,10 +211,7 @@ class ServerClient:
         """
         body = {"input_ids": list(input_ids), "max_new_tokens": max_new_tokens, "width": width}
         found = object_of(self._patiently("/jetspec/record", body), "/jetspec/record")
-        try:
-            return Recording.from_mapping(found)
-        except (KeyError, TypeError, ValueError) as error:
-            raise EngineError(f"/jetspec/record: not a recording: {error}") from error
+        return shaped("/jetspec/record", lambda: Recording.from_mapping(found))
 
     def profile(self, input_ids: Sequence[int], num_rounds: int) -> Mapping[str, Any]:
         """Have a prompt's rounds profiled; ask ``offers("profile")`` first. Raises EngineError."""
@@ -233,7 +231,8 @@ class ServerClient:
         if response.status_code in NOT_OFFERED:
             return None
         answer = object_of(response, "/jetspec/score")
-        return str(answer["dtype"]), [_score_from(row) for row in answer["positions"]]
+        rows = shaped("/jetspec/score", lambda: [_score_from(row) for row in answer["positions"]])
+        return str(answer.get("dtype")), rows
 
     def examine(self, question: Mapping[str, Any]) -> bytes | None:
         """Have a prompt decoded again under observation; the evidence as a safetensors file, None if not offered."""
@@ -286,7 +285,7 @@ def _chat(prompt: Prompt) -> list[dict[str, str]]:
 
 
 def _tree_from(body: Mapping[str, Any]) -> TreeConfig:
-    return TreeConfig.from_mapping(body.get("tree", body), where="/jetspec/tree")
+    return shaped("/jetspec/tree", lambda: TreeConfig.from_mapping(body.get("tree", body), where="/jetspec/tree"))
 
 
 def _score_from(row: Mapping[str, Any]) -> Score:

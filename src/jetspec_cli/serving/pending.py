@@ -11,6 +11,7 @@ from typing import Any
 
 from jetspec_cli.serving.client import ServerClient
 from jetspec_cli.serving.generation import Generation, from_native
+from jetspec_cli.serving.transport import shaped
 
 TokenLogprob = tuple[int, float | None, tuple[tuple[int, float | None], ...]]
 
@@ -28,12 +29,8 @@ class Pending:
     @property
     def logprobs(self) -> list[TokenLogprob]:
         """Token, log-probability and top candidates of every emitted token; the request must have asked for them."""
-        meta = self.body.result()["meta_info"]
-        tops = meta.get("output_top_logprobs") or [()] * len(meta["output_token_logprobs"])
-        return [
-            (token, logprob, tuple((one[1], one[0]) for one in top))
-            for (logprob, token, _), top in zip(meta["output_token_logprobs"], tops, strict=True)
-        ]
+        answer = self.body.result()
+        return shaped("/generate", lambda: _logprobs_of(answer["meta_info"]))
 
 
 class Crowd:
@@ -68,9 +65,23 @@ class Crowd:
 
     def counters(self) -> dict[str, float]:
         """Return the server's metrics under the engine's names: ``pages_total``, ``pages_free``, totals."""
-        found: dict[str, float] = {}
-        for line in self._transport.send("GET", "/metrics").text.splitlines():
-            name, _, value = line.partition(" ")
-            if name.startswith("jetspec_") and "{" not in name:
-                found[name.removeprefix("jetspec_").removesuffix("_total")] = float(value)
-        return found | ({"pages_total": found["pages"]} if "pages" in found else {})
+        text = self._transport.send("GET", "/metrics").text
+        return shaped("/metrics", lambda: _counted(text))
+
+
+def _logprobs_of(meta: Mapping[str, Any]) -> list[TokenLogprob]:
+    tops = meta.get("output_top_logprobs") or [()] * len(meta["output_token_logprobs"])
+    return [
+        (token, logprob, tuple((one[1], one[0]) for one in top))
+        for (logprob, token, _), top in zip(meta["output_token_logprobs"], tops, strict=True)
+    ]
+
+
+def _counted(text: str) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(" ")
+        if name.startswith("jetspec_") and "{" not in name:
+            found[name.removeprefix("jetspec_").removesuffix("_total")] = float(value)
+    # What the probes read, whatever else there is.
+    return {**found, "pages_total": found["pages"], **{name: found[name] for name in ("pages_free", "target_forwards")}}

@@ -3,8 +3,8 @@
 Knows nothing of what the paths mean.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
@@ -16,6 +16,7 @@ from jetspec_engine.errors import ConfigError, EngineError
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_TIMEOUT_S = 1e6
+Made = TypeVar("Made")
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 
 
@@ -118,6 +119,17 @@ def object_of(response: httpx.Response, path: str) -> Mapping[str, Any]:
     if not isinstance(body, Mapping):
         raise EngineError(f"{path}: expected a JSON object")
     return body
+
+
+def shaped(path: str, read: Callable[[], Made]) -> Made:
+    """Read what one of our own servers answered. Raises EngineError when that has another shape than ours."""
+    try:
+        return read()
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise EngineError(
+            f"{path}: an answer of an unknown shape: {reason}", hint="is it of another version?"
+        ) from error
 
 
 def message_of(response: httpx.Response) -> str:
