@@ -101,9 +101,12 @@ class PairStore(store.Store):
         Raises:
             ArtifactError: see ``resolve_pair`` and ``find_tensors``.
         """
+        # First the target by itself: what is wrong with it must not hide behind a head that is missing.
+        folder = store.resolve(target, cache_dir)
+        described = _described(target, folder, DecoderConfig.from_folder(folder))
         pair = resolve_pair(target, head, cache_dir)
         return {
-            "target": _described(target, pair.target_folder, pair.target),
+            "target": described,
             "head": _described(head, pair.head_folder, pair.head),
             "pair": {**asdict(pair.report), "notice": pair.report.notice},
         }

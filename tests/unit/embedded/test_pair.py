@@ -63,6 +63,12 @@ def test_case_20_inspecting_looks_at_the_weights_too(
         registry.model_store().inspect(str(target), str(head), tmp_path)
 
 
+def test_case_20_a_broken_target_does_not_hide_behind_a_missing_head(target: Path, tmp_path: Path) -> None:
+    (target / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ArtifactError, match=r"target/model\.safetensors: header of 0 bytes"):
+        registry.model_store().inspect(str(target), "auto", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("changes", "key"),
     [
