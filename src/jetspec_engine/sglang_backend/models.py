@@ -14,7 +14,7 @@ from jetspec_engine.draft.pair import check_pair
 from jetspec_engine.draft.shipped import SHIPPED_HEADS, shipped_head_folder
 from jetspec_engine.errors import ArtifactError
 from jetspec_engine.models import store
-from jetspec_engine.models.config import CONFIG_FILE, GENERATION_FILE, DecoderConfig
+from jetspec_engine.models.config import CONFIG_FILE, GENERATION_FILE
 from jetspec_engine.records import Progress
 
 
@@ -37,8 +37,7 @@ def find_models(config: ServeConfig, on_progress: Callable[[Progress], None]) ->
     where = f"{head_folder}/{CONFIG_FILE}"
     head = check_head(read_json(head_folder / CONFIG_FILE), where)
     target_folder = store.pull(config.target, cache_dir, on_progress)
-    target = DecoderConfig.from_folder(target_folder)
-    check_pair(head, target, where=where, head_folder=head_folder, target_folder=target_folder)
+    check_pair(head, _facts_of(target_folder), where=where, head_folder=head_folder, target_folder=target_folder)
     return target_folder, head_folder
 
 
@@ -106,3 +105,16 @@ def read_target_facts(folder: Path) -> FolderFacts | None:
         vocab_size=vocab, hidden_size=hidden, num_layers=layers, max_position_embeddings=positions,
         bos_token_id=bos if isinstance(bos, int) else None, eos_token_ids=tuple(dict.fromkeys(ends)),
     )  # fmt: skip
+
+
+def _facts_of(folder: Path) -> FolderFacts:
+    """Return a target's facts; which architectures run is for SGLang to say, which verify trees for the worker."""
+    where, config = f"{folder}/{CONFIG_FILE}", read_json(folder / CONFIG_FILE)
+    if isinstance(config, dict) and "dflash_config" in config:
+        raise ArtifactError(
+            f"{where}: dflash_config: present, expected a target", hint="this folder holds a draft head: use --head"
+        )
+    facts = read_target_facts(folder)
+    if facts is None:
+        raise ArtifactError(f"{where}: expected vocab_size, hidden_size, num_hidden_layers, max_position_embeddings")
+    return facts

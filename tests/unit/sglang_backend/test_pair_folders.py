@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from jetspec_engine.config import ServeConfig
 from jetspec_engine.errors import ArtifactError
-from jetspec_engine.sglang_backend.models import check_pair_folders, read_target_facts
+from jetspec_engine.sglang_backend.models import check_pair_folders, find_models, read_target_facts
 from support.sglang_configs import HEAD
 
 TEXT = {
@@ -63,3 +64,31 @@ def test_what_is_no_folder_is_left_to_sglang(tmp_path):
     check_pair_folders("someone/a-target", head)
     check_pair_folders(str(tmp_path), "someone/a-head")
     check_pair_folders(write(tmp_path / "t", {"n_embd": 768}), head)
+
+
+def found(target, head):
+    return find_models(ServeConfig(engine="sglang", target=target, head=head), lambda progress: None)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"model_type": "mellum", "sliding_window": 24, "architectures": ["MellumForCausalLM"]},
+        {"model_type": "llama", "quantization_config": {"quant_method": "fp8"}},
+    ],
+    ids=["another-family", "quantised"],
+)
+def test_the_launcher_takes_targets_that_only_sglang_runs(tmp_path, more):
+    target, head = write(tmp_path / "t", {**TEXT, **more}), write(tmp_path / "h", {**HEAD, "eos_token_id": 2})
+    assert [str(folder) for folder in found(target, head)] == [target, head]
+
+
+def test_R29_the_launcher_refuses_a_head_for_another_target_and_as_one(tmp_path):
+    target, head = write(tmp_path / "t", TEXT), write(tmp_path / "h", {**HEAD, "hidden_size": 128})
+    with pytest.raises(ArtifactError, match="hidden_size"):
+        found(target, head)
+    with pytest.raises(ArtifactError) as caught:
+        found(write(tmp_path / "h2", HEAD), write(tmp_path / "h3", HEAD))
+    assert "draft head" in caught.value.hint
+    with pytest.raises(ArtifactError, match="vocab_size"):
+        found(write(tmp_path / "t2", {"n_embd": 768}), write(tmp_path / "h4", HEAD))
