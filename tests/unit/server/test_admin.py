@@ -1,6 +1,7 @@
 """Health, what runs, cache flush, abort, metrics, and JetSpec's own routes."""
 
 import threading
+import time
 
 import httpx
 import pytest
@@ -164,6 +165,11 @@ def test_a_batch_that_does_not_fit_leaves_nothing_running() -> None:
         engine.hold.clear()
         assert client.post("/generate", json={"text": ["a", "b", "c"]}).status_code == 503
         engine.hold.set()
+        # The engine aborts at its next round, on its own thread.
+        deadline = time.monotonic() + 20
+        while engine.counters()["requests_aborted"] < 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
         assert client.post("/generate", json={"text": ["a", "b"]}).status_code == 200
         assert engine.counters()["requests_aborted"] == 2
 
