@@ -286,8 +286,8 @@ class ModelStore(Protocol):
         """
         ...
 
-    def inspect(self, target: str, head: str, cache_dir: Path) -> Mapping[str, Any]:
-        """Check that a target and a head belong together and return both configurations, resolved."""
+    def inspect(self, target: str, head: str | None, cache_dir: Path) -> Mapping[str, Any]:
+        """Check that a target and a head belong together and return both configurations; a target alone for None."""
         ...
 
 

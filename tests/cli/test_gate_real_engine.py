@@ -86,8 +86,9 @@ def test_no_such_model_is_4(pair, tmp_path):
         assert "did you mean smollm2-135m?" in done.stderr
 
 
-def test_a_model_that_is_not_here_is_4_when_it_may_not_be_pulled(tmp_path):
-    done = run("serve", "--no-pull", "--drafter", "right", cache=str(tmp_path))
+@pytest.mark.parametrize("target", ["smollm2-135m", "random:qwen3-moe", "somebody/some-model"])
+def test_a_model_that_is_not_here_is_4_when_it_may_not_be_pulled(tmp_path, target):
+    done = run("serve", "--no-pull", "--drafter", "right", "--target", target, cache=str(tmp_path))
     assert done.returncode == 4
-    assert "jetspec models pull smollm2-135m" in done.stderr
+    assert f"jetspec models pull {target}" in done.stderr
     assert list(tmp_path.iterdir()) == []

@@ -156,14 +156,9 @@ def test_a_taken_port_is_3(jetspec, engines):
     assert (result.code, result.err.splitlines()[0]) == (3, "error: port 8000: taken")
 
 
-def test_a_missing_target_is_refused_when_nothing_may_be_pulled(jetspec, engines):
-    refused = jetspec("serve", "--no-pull", "--drafter", "right")
-    assert (refused.code, Backend.served) == (4, [])
-    assert f"hint: jetspec models pull {ServeConfig.target}" in refused.err
-
-
-def test_without_pulling_a_pair_that_is_not_here_is_refused_by_the_store(jetspec, engines):
-    refused = jetspec("serve", "--no-pull")
+@pytest.mark.parametrize("words", [(), ("--drafter", "right")])
+def test_without_pulling_a_model_that_is_not_here_is_refused_by_the_store(jetspec, engines, words):
+    refused = jetspec("serve", "--no-pull", *words)
     assert (refused.code, Backend.served) == (4, [])
     assert "not in the cache" in refused.err
 

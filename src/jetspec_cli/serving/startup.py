@@ -8,7 +8,7 @@ from pathlib import Path
 
 from jetspec_engine import registry
 from jetspec_engine.config import ServeConfig
-from jetspec_engine.errors import ArtifactError, ConfigError, UnavailableError
+from jetspec_engine.errors import ConfigError, UnavailableError
 
 
 def choose_engine(config: ServeConfig) -> ServeConfig:
@@ -31,22 +31,11 @@ def choose_engine(config: ServeConfig) -> ServeConfig:
     return replace(config, engine=name)
 
 
-def is_target_missing(config: ServeConfig) -> bool:
-    """Say whether the target is one of the catalogue's that has not been pulled yet."""
-    entries = registry.model_store().list(Path(config.cache_dir))
-    is_missing = any(entry["name"] == config.target and not entry["is_present"] for entry in entries)
-    # A folder of that name goes first, as everywhere a model is named.
-    return is_missing and not Path(config.target).is_dir()
-
-
 def refuse_missing_models(config: ServeConfig) -> None:
-    """Find both models without downloading anything.
+    """Find what a server needs without downloading anything.
 
     Raises:
-        ArtifactError: one is missing (the hint says how to pull it), or the two do not belong together.
+        ArtifactError: a model is missing (the hint says how to pull it), or the two do not belong together.
     """
-    if config.drafter == "head":
-        registry.model_store().inspect(config.target, config.head, Path(config.cache_dir))
-    elif is_target_missing(config):
-        hint = f"jetspec models pull {config.target}"
-        raise ArtifactError(f"model {config.target}: not in the cache {config.cache_dir}", hint=hint)
+    head = config.head if config.drafter == "head" else None
+    registry.model_store().inspect(config.target, head, Path(config.cache_dir))

@@ -89,14 +89,14 @@ class PairStore(store.Store):
         target = next((target for target, head in SHIPPED_HEADS.items() if head == name), None)
         return resolve_head(name, target, cache_dir) if target else super().pull(name, cache_dir, on_progress)
 
-    def inspect(self, target: str, head: str, cache_dir: Path) -> Mapping[str, Any]:
+    def inspect(self, target: str, head: str | None, cache_dir: Path) -> Mapping[str, Any]:
         """Check that a target and a head belong together and return both configurations, resolved.
 
         Of the weights only the files' headers are read: that they are there, whole and safe to read.
 
         Returns:
             ``target`` and ``head``, each with name, path, weights and config (plain data), and ``pair`` with
-            max_seq_len, limited_by and notice.
+            max_seq_len, limited_by and notice. Without a head (None) the target alone.
 
         Raises:
             ArtifactError: see ``resolve_pair`` and ``find_tensors``.
@@ -104,6 +104,8 @@ class PairStore(store.Store):
         # First the target by itself: what is wrong with it must not hide behind a head that is missing.
         folder = store.resolve(target, cache_dir)
         described = _described(target, folder, DecoderConfig.from_folder(folder))
+        if head is None:
+            return {"target": described}
         pair = resolve_pair(target, head, cache_dir)
         return {
             "target": described,
