@@ -70,7 +70,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--cpu", action="store_true", help="float32, small, no graphs: tries this script, not a GPU")
     parser.add_argument("--start-limit", type=float, default=200.0)
     parser.add_argument("--gate-limit", type=float, default=240.0, help="seconds for a family's gate")
-    parser.add_argument("--port", type=int, default=33100)
+    # Below those that systems give to outgoing connections: one of these had 33100 as the server came up.
+    parser.add_argument("--port", type=int, default=31100)
     parser.add_argument("--commit", default=None)
     parser.add_argument("--launch", default=" ".join(LAUNCH), help="the server's command")
     return parser.parse_args()
@@ -95,7 +96,7 @@ def make_server(family: str, number: int, options: argparse.Namespace, work: Pat
         words += ["--device=cpu", "--attention-backend=torch_native", "--disable-cuda-graph"]
     else:
         words += [
-            "--attention-backend=triton", "--mem-fraction-static=0.5", "--cuda-graph-bs", "1", "4",
+            "--attention-backend=triton", "--mem-fraction-static=0.5", "--cuda-graph-bs-decode", "1", "4",
             "--cuda-graph-backend-prefill=disabled",
         ]  # fmt: skip
     if not options.production and not options.cpu:
