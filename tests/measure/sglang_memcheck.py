@@ -129,7 +129,8 @@ def plant(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Write one number beyond a tensor under the tool; it must be found."""
     script = folder / "planted.py"
     script.write_text(PLANTED, encoding="utf-8")
-    return watch([*options.tool.split(), sys.executable, str(script)], options.limit, UNCACHED)
+    found = watch([*options.tool.split(), sys.executable, str(script)], options.limit, UNCACHED)
+    return found if found["exit_code"] != FOUND else {key: found[key] for key in found if key != "end"}
 
 
 def main() -> None:
