@@ -70,8 +70,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--cpu", action="store_true", help="float32, small, no graphs: tries this script, not a GPU")
     parser.add_argument("--start-limit", type=float, default=200.0)
     parser.add_argument("--gate-limit", type=float, default=240.0, help="seconds for a family's gate")
-    # Below those that systems give to outgoing connections: one of these had 33100 as the server came up.
-    parser.add_argument("--port", type=int, default=31100)
+    # Below the ports that systems give to outgoing connections, one of which a server was once to have.
+    parser.add_argument("--port", type=int, default=30100)
     parser.add_argument("--commit", default=None)
     parser.add_argument("--launch", default=" ".join(LAUNCH), help="the server's command")
     return parser.parse_args()
