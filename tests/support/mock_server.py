@@ -89,6 +89,7 @@ class State:
     num_calls: int = 0
     seen: dict[Any, int] = field(default_factory=dict)
     answers: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
+    is_dead: bool = False
 
     def paths(self) -> list[str]:
         return [path for path, _ in self.log]
@@ -115,6 +116,11 @@ class Handler(BaseHTTPRequestHandler):
 
     def handle_call(self, body: Any) -> None:
         state = self.server.state
+        if state.is_dead:
+            # A process that died answers on no connection, the kept ones included.
+            self.close_connection = True
+            self.connection.close()
+            return
         self.path = self.path.partition("?")[0]
         state.log.append((self.path, body))
         status = state.script.status(self.path, state.num_calls)
@@ -256,7 +262,7 @@ class Handler(BaseHTTPRequestHandler):
         state.num_calls += 1
         state.seen[key] = call.repeats + 1
         if state.script.dies_at == call.number:
-            self.close_connection = True
+            state.is_dead = self.close_connection = True
             self.connection.close()
             threading.Thread(target=self.server.stop).start()
             return None

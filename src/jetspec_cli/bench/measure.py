@@ -1,17 +1,18 @@
-"""One timed request: streamed, with the moment of every event, and checked as strictly as an unstreamed one.
+"""One timed request: streamed, and checked as strictly as an unstreamed one, once it is over.
 
 Times are wall seconds seen by this client. Knows nothing of what is compared with what.
 """
 
 import hashlib
-import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from jetspec_cli.bench.receiving import NATIVE, Received, piece_of, receive
 from jetspec_cli.prompts import Prompt
 from jetspec_cli.serving.client import ServerClient
 from jetspec_cli.serving.generation import Generation, from_native
+from jetspec_cli.serving.transport import parse_event
 from jetspec_engine.errors import EngineError
 
 
@@ -75,35 +76,34 @@ def measure(client: ServerClient, prompt: Prompt, max_new_tokens: int, *, ignore
     Raises:
         EngineError: the request failed; also when a stream of status 200 carries an error or ends too early.
     """
-    path, events = client.stream(prompt, max_new_tokens, ignores_eos=ignores_eos)
-    if path == "/generate":
-        return _native(events, has_our_counters=client.kind == "jetspec")
-    return _openai(path, events)
+    return read(receive(client, prompt, max_new_tokens, ignores_eos=ignores_eos))
 
 
-def _native(events: Iterable[Mapping[str, Any]], *, has_our_counters: bool) -> Measured:
-    started, ttft, last = time.perf_counter(), None, None
+def read(received: Received) -> Measured:
+    """Read what came. Raises EngineError when an event is no answer, or the stream ended too early."""
+    events = [parse_event(received.path, payload) for payload in received.payloads]
+    return _native(received, events) if received.path == NATIVE else _openai(received, events)
+
+
+def _native(received: Received, events: Iterable[Mapping[str, Any]]) -> Measured:
+    last, seconds, has_our_counters = None, received.e2e_s, received.has_our_counters
     ids: tuple[int, ...] = ()
     for event in events:
-        last = from_native(event, time.perf_counter() - started, has_our_counters=has_our_counters)
-        if ttft is None and last.num_emitted_tokens:
-            ttft = last.seconds
+        last = from_native(event, seconds, has_our_counters=has_our_counters)
         given = last.token_ids or ()
         # Servers stream either all ids so far or the new ones only.
         ids = given if len(given) == last.num_emitted_tokens else ids + given
         meta = event["meta_info"]
-    seconds = time.perf_counter() - started
     if last is None or not last.finish:
         raise EngineError("/generate: the stream ended without a finish reason")
     num_decoded = (last.num_rounds or 0) - has_our_counters  # our servers count the prefill as a round
     has_ids = last.token_ids is not None and len(ids) == last.num_emitted_tokens
-    fields = {**last.to_mapping(), "token_ids": ids if has_ids else None, "seconds": seconds}
     return Measured(
-        generation=Generation(**fields),
-        started_s=started,
-        ttft_s=ttft,
+        generation=replace(last, token_ids=ids if has_ids else None),
+        started_s=received.started_s,
+        ttft_s=received.ttft_s,
         e2e_s=seconds,
-        round_s=meta.get("round_s") or _mean_round(num_decoded, seconds, ttft),
+        round_s=meta.get("round_s") or _mean_round(num_decoded, seconds, received.ttft_s),
         num_proposed_drafts=meta.get("spec_num_proposed_drafts"),
         num_correct_drafts=meta.get("spec_num_correct_drafts"),
         phase_s=meta.get("phase_s"),
@@ -118,23 +118,16 @@ def _mean_round(num_rounds: int, seconds: float, ttft: float | None) -> Mapping[
     return {"num": num_rounds, "median": mean, "min": mean, "max": mean}
 
 
-def _openai(path: str, events: Iterable[Mapping[str, Any]]) -> Measured:
-    started, ttft, finish, text = time.perf_counter(), None, "", ""
+def _openai(received: Received, events: Iterable[Mapping[str, Any]]) -> Measured:
+    finish, text = "", ""
     usage: Mapping[str, Any] = {}
     for event in events:
-        if event.get("object") == "error":
-            raise EngineError(f"{path}: the stream reports an error: {event.get('message')}")
         usage = event.get("usage") or usage
         for choice in event.get("choices") or ():
-            delta = choice.get("delta") or {}
-            piece = choice.get("text") or delta.get("content") or delta.get("reasoning_content") or ""
-            if piece and ttft is None:
-                ttft = time.perf_counter() - started
-            text += piece
+            text += piece_of(choice)
             finish = choice.get("finish_reason") or finish
-    seconds = time.perf_counter() - started
     if not finish:
-        raise EngineError(f"{path}: the stream ended without a finish reason")
+        raise EngineError(f"{received.path}: the stream ended without a finish reason")
     generation = Generation(
         text=text,
         token_ids=None,
@@ -142,6 +135,6 @@ def _openai(path: str, events: Iterable[Mapping[str, Any]]) -> Measured:
         num_prompt_tokens=usage.get("prompt_tokens"),
         num_cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
         num_emitted_tokens=usage.get("completion_tokens"),
-        seconds=seconds,
+        seconds=received.e2e_s,
     )
-    return Measured(generation=generation, started_s=started, ttft_s=ttft, e2e_s=seconds)
+    return Measured(generation=generation, started_s=received.started_s, ttft_s=received.ttft_s, e2e_s=received.e2e_s)

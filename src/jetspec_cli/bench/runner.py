@@ -5,15 +5,16 @@ and of output.
 """
 
 import random
-import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 from jetspec_cli.bench.gatekeeper import Gatekeeper
-from jetspec_cli.bench.measure import Measured, measure
+from jetspec_cli.bench.measure import Measured, measure, read
 from jetspec_cli.bench.plan import Arm, BenchSpec, Block, Pairing
+from jetspec_cli.bench.receiving import Received, receive
 from jetspec_cli.bench.rows import Row
 from jetspec_cli.bench.server import Bench
 from jetspec_cli.prompts import Prompt, warm_up_prompt
@@ -87,44 +88,53 @@ class Runner:
 
     def _decode(self, arm: Arm, block: Block, answers: Answers) -> bool:
         try:
+            self._render(arm, block)
             is_flushed = self._prepare(arm)
         except EngineError as error:
             self._raise_if_gone()
             answers |= {(arm.label, prompt.prompt_id): error.what for prompt in block.prompts}
             return False
         if self._spec.load.is_one_by_one:
-            answers[arm.label, block.prompts[0].prompt_id] = self._measure(arm, block.prompts[0])
+            came = [self._receive(arm, block.prompts[0])]
         else:
-            self._decode_together(arm, block, answers)
+            came = self._receive_together(arm, block)
+        # Read once nothing is being timed any more.
+        answers |= {(arm.label, prompt.prompt_id): _read(one) for prompt, one in zip(block.prompts, came, strict=True)}
         if any(isinstance(answers[arm.label, prompt.prompt_id], str) for prompt in block.prompts):
             self._raise_if_gone()
         return is_flushed
 
-    def _decode_together(self, arm: Arm, block: Block, answers: Answers) -> None:
+    def _render(self, arm: Arm, block: Block) -> None:
+        """Have the prompts' token ids told before the load begins: between requests it would thin the load out."""
+        for prompt in block.prompts:
+            # What fails here fails again, and is told, when the prompt is sent.
+            with suppress(JetspecError):
+                self._bench.client_of(arm).render(self._bench.as_asked(arm, prompt))
+
+    def _receive_together(self, arm: Arm, block: Block) -> list[Received | str]:
         """Send a block's prompts with the load's concurrency, or at its arrival rate."""
         load = self._spec.load
         # The same arrivals for every arm of a block.
         arrivals = random.Random(f"{load.seed} {block.repeat} {block.index}")
-        in_flight = threading.Semaphore(load.concurrency if load.request_rate is None else len(block.prompts))
-        with ThreadPoolExecutor(max_workers=len(block.prompts)) as pool:
+        num_at_once = len(block.prompts) if load.request_rate is not None else load.concurrency
+        due = time.perf_counter()
+        with ThreadPoolExecutor(max_workers=min(num_at_once, len(block.prompts))) as pool:
+            try:
+                futures = []
+                for prompt in block.prompts:
+                    # A worker that is done takes the next one itself.
+                    futures.append(pool.submit(self._receive, arm, prompt))
+                    if load.request_rate is not None:
+                        due += arrivals.expovariate(load.request_rate)
+                        time.sleep(max(0.0, due - time.perf_counter()))
+                return [future.result() for future in futures]
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                raise
 
-            def send(prompt: Prompt) -> Measured | str:
-                try:
-                    return self._measure(arm, prompt)
-                finally:
-                    in_flight.release()
-
-            futures = []
-            for prompt in block.prompts:
-                in_flight.acquire()
-                futures.append((prompt, pool.submit(send, prompt)))
-                if load.request_rate is not None:
-                    time.sleep(arrivals.expovariate(load.request_rate))
-            answers |= {(arm.label, prompt.prompt_id): future.result() for prompt, future in futures}
-
-    def _measure(self, arm: Arm, prompt: Prompt) -> Measured | str:
+    def _receive(self, arm: Arm, prompt: Prompt) -> Received | str:
         try:
-            return measure(self._bench.client_of(arm), self._bench.as_asked(arm, prompt), self._spec.load.cap(prompt))
+            return receive(self._bench.client_of(arm), self._bench.as_asked(arm, prompt), self._spec.load.cap(prompt))
         except JetspecError as error:
             return error.what
 
@@ -160,3 +170,12 @@ class Runner:
     def _note(self, text: str) -> None:
         if text not in self.notes:
             self.notes.append(text)
+
+
+def _read(came: Received | str) -> Measured | str:
+    if isinstance(came, str):
+        return came
+    try:
+        return read(came)
+    except JetspecError as error:
+        return error.what

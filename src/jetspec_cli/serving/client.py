@@ -14,6 +14,7 @@ import httpx
 
 from jetspec_cli.prompts import Prompt
 from jetspec_cli.serving.describe import info_of_stock
+from jetspec_cli.serving.direct import Arrival
 from jetspec_cli.serving.generation import Generation, from_native, from_openai, rounds_of
 from jetspec_cli.serving.transport import Transport, message_of, object_of, shaped
 from jetspec_engine.config import TreeConfig
@@ -142,20 +143,20 @@ class ServerClient:
 
     def stream(
         self, prompt: Prompt, max_new_tokens: int, *, ignores_eos: bool = False
-    ) -> tuple[str, Iterator[Mapping[str, Any]]]:
+    ) -> tuple[str, Iterator[Arrival]]:
         """Prepare a streamed greedy request; it is sent when the first event is asked for.
 
         Args:
             ignores_eos: decode to the cap, on servers with a native API.
 
         Returns:
-            The path, which decides the events' shape, and the events.
+            The path, which decides the events' shape, and the events, not parsed, each with the moment it came.
         """
         path, body = self._request_of(prompt, max_new_tokens)
         if ignores_eos and path == "/generate":
             body["sampling_params"]["ignore_eos"] = True
         counted = {} if path == "/generate" else {"stream_options": {"include_usage": True}}
-        return path, self.transport.stream(path, {**body, **counted, "stream": True})
+        return path, self.transport.events(path, {**body, **counted, "stream": True})
 
     def tokens_per_round(self, prompt: Prompt, max_new_tokens: int) -> tuple[tuple[int, ...], list[int] | None]:
         """Decode as a stream; return the emitted ids and how many tokens each round gave.

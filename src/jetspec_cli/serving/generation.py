@@ -137,7 +137,7 @@ def rounds_of(chunks: Sequence[int], histogram: Sequence[int]) -> list[int] | No
 
 def refuse_error_body(body: Mapping[str, Any]) -> None:
     """Raise EngineError when a body is an error report, whatever its HTTP status was."""
-    if "error" in body:
-        error = body["error"]
+    if "error" in body or body.get("object") == "error":
+        error = body.get("error", body)
         message = error.get("message", error) if isinstance(error, Mapping) else error
         raise EngineError(f"the server answered with an error: {message}")

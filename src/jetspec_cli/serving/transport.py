@@ -4,17 +4,18 @@ Knows nothing of what the paths mean.
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from http.client import HTTPException
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
 
 from jetspec_cli.json_text import parse_json
+from jetspec_cli.serving.direct import CONNECT_TIMEOUT_S, Arrival, DirectStreams, is_direct, parts_of, payloads
 from jetspec_cli.serving.generation import refuse_error_body
 from jetspec_engine.config import check_api_key
 from jetspec_engine.errors import ConfigError, EngineError
 
-CONNECT_TIMEOUT_S = 10.0
 MAX_TIMEOUT_S = 1e6
 Made = TypeVar("Made")
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
@@ -40,18 +41,25 @@ class Transport:
         host = host_of(url)
         check_api_key(api_key)
         self.url = url.rstrip("/")
+        headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        is_loopback = host in LOOPBACK_HOSTS
+        self._direct = DirectStreams(url, headers, timeout_s) if is_direct(url, is_loopback=is_loopback) else None
         self._http = httpx.Client(
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            headers=headers,
             timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
             # Reading the certificate store takes longer than a request to this machine.
             verify=url.startswith("https"),
             # A proxy for the outside world must not swallow requests to this machine.
-            trust_env=host not in LOOPBACK_HOSTS,
+            trust_env=not is_loopback,
+            # As many requests at once as are asked for, each with a connection that is kept.
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=None),
         )
 
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
+        if self._direct is not None:
+            self._direct.close()
 
     def send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> httpx.Response:
         """Send one request and return the response, whatever its status.
@@ -79,21 +87,47 @@ class Transport:
             EngineError: a status other than 200, or an error event inside the stream.
             ServerGoneError: the stream broke.
         """
+        for _, payload in self.events(path, body):
+            yield parse_event(path, payload)
+
+    def events(self, path: str, body: Mapping[str, Any]) -> Iterator[Arrival]:
+        """Post and yield the stream's events as they come, not parsed, each with its moment.
+
+        Raises:
+            EngineError: a status other than 200.
+            ServerGoneError: the stream broke.
+        """
         try:
-            with self._http.stream("POST", self.url + path, json=body) as response:
-                if response.status_code != 200:
-                    response.read()
-                    object_of(response, path)
-                for line in response.iter_lines():
-                    payload = line.removeprefix("data:").strip()
-                    if line.startswith("data:") and payload != "[DONE]":
-                        event = parse_json(payload)
-                        if not isinstance(event, Mapping):
-                            raise EngineError(f"{path}: an event that is no JSON object: {payload[:80]}")
-                        refuse_error_body(event)
-                        yield event
-        except (httpx.HTTPError, ValueError) as error:
-            raise ServerGoneError(f"{self.url}{path}: the stream broke: {error}") from error
+            if self._direct is not None:
+                with self._direct.post(path, body) as answer:
+                    if answer.status != 200:
+                        object_of(httpx.Response(answer.status, content=answer.read()), path)
+                    yield from payloads(parts_of(answer))
+            else:
+                with self._http.stream("POST", self.url + path, json=body) as response:
+                    if response.status_code != 200:
+                        response.read()
+                        object_of(response, path)
+                    yield from payloads(response.iter_bytes())
+        except (httpx.HTTPError, HTTPException, OSError, ValueError) as error:
+            raise ServerGoneError(f"{self.url}{path}: the stream broke: {error or type(error).__name__}") from error
+
+
+def parse_event(path: str, payload: bytes) -> Mapping[str, Any]:
+    """Return an event of a stream.
+
+    Raises:
+        EngineError: it is an error report, or no JSON object.
+        ServerGoneError: it is no JSON at all.
+    """
+    try:
+        event = parse_json(payload)
+    except ValueError as error:
+        raise ServerGoneError(f"{path}: the stream broke: {error}") from error
+    if not isinstance(event, Mapping):
+        raise EngineError(f"{path}: an event that is no JSON object: {payload[:80].decode(errors='replace')}")
+    refuse_error_body(event)
+    return event
 
 
 def host_of(url: str) -> str:
