@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse, IncompleteRead
+from itertools import chain
 from typing import Any
 from urllib.request import getproxies
 
@@ -113,17 +114,12 @@ def payloads(parts: Iterable[bytes]) -> Iterator[Arrival]:
     Lines end where SSE says, not where Unicode has separators: those may stand in a JSON string.
     """
     begun = b""
-    for part in parts:
+    # Whatever the stream ends with is a line.
+    for part in chain(parts, (b"\n",)):
         now = time.perf_counter()
         *lines, begun = (begun + part).split(b"\n")
         for line in lines:
-            yield from _payload(now, line)
-    if begun:
-        yield from _payload(time.perf_counter(), begun)
-
-
-def _payload(now: float, line: bytes) -> Iterator[Arrival]:
-    if line.startswith(b"data:"):
-        payload = line[len(b"data:") :].strip()
-        if payload != b"[DONE]":
-            yield now, payload
+            if line.startswith(b"data:"):
+                payload = line[len(b"data:") :].strip()
+                if payload != b"[DONE]":
+                    yield now, payload
