@@ -21,6 +21,7 @@ from jetspec_engine.sglang_backend.kernels.verify_attention import (  # noqa: E4
     NO_WINDOW,
     Prefix,
     Tiles,
+    can_overlap,
     verify_attention,
 )
 from jetspec_engine.sglang_backend.kernels.verify_scratch import (  # noqa: E402
@@ -73,7 +74,7 @@ def apart(query):
     return wider[:, : heads * width].view(rows, heads, width)
 
 
-def verify(text, rounds, window=NO_WINDOW, tiles=SMALL):
+def verify(text, rounds, window=NO_WINDOW, tiles=SMALL, overlap=None):
     """Verify one tree a request, all of one text.
 
     Args:
@@ -81,6 +82,7 @@ def verify(text, rounds, window=NO_WINDOW, tiles=SMALL):
         rounds: (prefix length, tokens as indices into the text, parents) of every request.
         window: keys before itself that a node sees.
         tiles: shapes of the work.
+        overlap: start the second kernel early.
 
     Returns:
         (R, N, H, F), and the float32 reference likewise.
@@ -109,7 +111,7 @@ def verify(text, rounds, window=NO_WINDOW, tiles=SMALL):
         query, text.keys, text.values, out=torch.empty_like(query, memory_format=torch.contiguous_format),
         prefix=Prefix(indices=torch.cat(listed), starts=starts, lengths=lengths, firsts=firsts),
         slots=torch.stack(slots), path=path, depths=depths, scale=text.scale, scratch=text.scratch, window=window,
-        tiles=tiles,
+        tiles=tiles, overlap=overlap,
     )  # fmt: skip
     return out.reshape(len(rounds), count, *query.shape[1:])
 
@@ -176,6 +178,18 @@ def test_case_13_a_rows_bits_are_its_own_however_it_is_verified(rows_apart, shap
             if at not in alone:
                 alone[at] = verify(text, [(at, [at], [-1])], window)[0, 0]
             assert torch.equal(out[node], alone[at]), (length, at)
+
+
+@pytest.mark.skipif(not can_overlap(torch.device(DEVICE)), reason="a kernel cannot start early there")
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_starting_the_second_kernel_early_changes_no_bit(dtype):
+    text, rng = Text(6, SHAPES[-1], dtype), random.Random(7)
+    for length in prefixes(rng, 32):
+        one, _ = random_round(rng, length)
+        late = verify(text, [one], overlap=False)
+        # Many times: what is read too early need not be wrong each time.
+        for early in [verify(text, [one], overlap=True) for _ in range(20)]:
+            assert torch.equal(early, late), length
 
 
 @pytest.mark.parametrize("window", [NO_WINDOW, 20], ids=["all", "window-20"])

@@ -13,6 +13,7 @@ trees, no engine. Its slow twin is ``table_attention_reference``.
 """
 
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 import triton
@@ -37,7 +38,6 @@ class Tiles:
         tail_rows, tail_warps: likewise for a node's own blocks; at least 16 rows, of which a KV head's query heads
             are used. Where the shapes differ from the prefix's, the rows a warp multiplies must not.
         stages: of the prefix's loads.
-        overlap: start the tail's programs while the prefix's are at work (Hopper's dependent launch); same bits.
     """
 
     block: int = 32
@@ -46,7 +46,6 @@ class Tiles:
     tail_rows: int = 16
     tail_warps: int = 1
     stages: int = 3
-    overlap: bool = False
 
 
 HALF_TILES = Tiles()
@@ -211,6 +210,7 @@ def _tail(  # type: ignore[no-untyped-def]  # noqa: PLR0915, PLR0917 a kernel is
 def verify_attention(
     query: Tensor, keys: Tensor, values: Tensor, *, out: Tensor, prefix: Prefix, slots: Tensor, path: Tensor,
     depths: Tensor, scale: float, scratch: VerifyScratch, window: int = NO_WINDOW, tiles: Tiles | None = None,
+    overlap: bool | None = None,
 ) -> Tensor:  # fmt: skip
     """Attend to every node's list of keys.
 
@@ -229,6 +229,7 @@ def verify_attention(
         scratch: for at least R * N rows and the longest list.
         window: how many keys before itself a node sees, ``NO_WINDOW`` for all.
         tiles: None for the ones that fit the dtype.
+        overlap: start the tail's programs while the prefix's are at work, None for where the GPU can; same bits.
 
     Returns:
         ``out``. A node's bits depend on its query, its list of keys and the tiles only. No host sync, no allocation.
@@ -249,8 +250,9 @@ def verify_attention(
     count = triton.cdiv(nodes * group, shape.prefix_rows)
     firsts = prefix.lengths if prefix.firsts is None else prefix.firsts
     strides = (keys.stride(0), keys.stride(1), values.stride(0), values.stride(1))
+    overlap = can_overlap(query.device) if overlap is None else overlap
     options = {"GROUP": group, "WIDTH": width, "BLOCK": shape.block, "WINDOWED": window >= 0,
-               "HAS_FIRST": prefix.firsts is not None, "OVERLAP": shape.overlap, "enable_fp_fusion": False}  # fmt: skip
+               "HAS_FIRST": prefix.firsts is not None, "OVERLAP": overlap, "enable_fp_fusion": False}  # fmt: skip
     scaled = scale * LOG2_E
     _prefix[(count * kv_heads, splits, requests)](
         query, keys, values, prefix.indices, prefix.starts, prefix.lengths, firsts, depths,
@@ -263,6 +265,12 @@ def verify_attention(
         slots, path, depths, scratch.bounds, scratch.top, scratch.weight, scratch.sums, scaled, window,
         nodes, splits, scratch.top.shape[1], path.shape[-1], heads, query.stride(0), *strides,
         ROWS=max(shape.tail_rows, triton.next_power_of_2(group)), SPLITS=triton.next_power_of_2(splits),
-        num_warps=shape.tail_warps, num_stages=1, **options, **({"launch_pdl": True} if shape.overlap else {}),
+        num_warps=shape.tail_warps, num_stages=1, **options, **({"launch_pdl": True} if overlap else {}),
     )  # fmt: skip
     return out
+
+
+@cache
+def can_overlap(device: torch.device) -> bool:
+    """Say whether a kernel may start before the one it depends on has ended: on Hopper and later."""
+    return device.type == "cuda" and torch.cuda.get_device_capability(device) >= (9, 0)
