@@ -93,6 +93,32 @@ def test_a_gap_just_over_two_ulp_is_logic_even_when_near_ties_are_allowed(jetspe
         assert jetspec("gate", "--prompts", prompts, "--url", url, "--allow-near-ties").code == 1
 
 
+def test_R18_two_wrong_tokens_that_tie_with_each_other_are_logic(jetspec, prompts):
+    def change(call, tokens):
+        if bytes(call.prompt_ids) == b"two":
+            tokens[5] += 2 if call.is_tree else 1
+        return tokens
+
+    with mock_server(Script(change=change)) as (url, _):
+        result = jetspec("gate", "--prompts", prompts, "--url", url, "--format", "json", "--allow-near-ties")
+    (found,) = [row for row in result.document["comparisons"] if row["verdict"] != "identical"]
+    # Both are 5 nats below the target's own choice, which is what the gap is measured from.
+    assert (result.code, found["verdict"], found["mismatch"]["gap_ulp"]) == (1, "mismatch", 40.0)
+
+
+@pytest.mark.parametrize(("gap", "oracle_gap"), [(0.25, 5.0), (5.0, 0.25)])
+def test_R51_two_servers_logits_are_both_shown_and_the_wider_gap_decides(jetspec, prompts, gap, oracle_gap):
+    candidate = Script(change=wrong_at(5), gap=gap)
+    with mock_server(candidate) as (url, _), mock_server(Script(gap=oracle_gap)) as (oracle_url, _):
+        result = jetspec("gate", "--prompts", prompts, "--url", url, "--oracle-url", oracle_url, "--format", "json")
+    (report,) = [row["mismatch"] for row in result.document["comparisons"] if row["mismatch"]]
+    assert {side: found["gap_nats"] for side, found in report["logits"].items()} == {
+        "oracle": pytest.approx(oracle_gap),
+        "candidate": pytest.approx(gap),
+    }
+    assert (report["verdict"], report["gap_nats"]) == ("logic", pytest.approx(5.0))
+
+
 def test_a_near_tie_of_bfloat16_is_logic_in_float32(jetspec, prompts):
     script = Script(change=wrong_at(5), gap=0.25, logits_dtype="float32")
     with mock_server(script) as (url, _):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from jetspec_engine.config import LINEAR, PLAIN, TreeConfig
+from jetspec_engine.draft.scripted import ReplayDrafter
 from support import fake_target
 from support.engine_runs import WIDE, Collected, engine_rig, said
 from support.fake_target import EOS_ID, FakeTokenizer
@@ -132,6 +133,21 @@ def test_case_06_min_tokens_masks_end_ids_at_every_width_alike(scripted_text: An
     assert stopped.ids == [0, 39]
     unmasked = run(tree, mode, max_new_tokens=8)
     assert unmasked.ids == [EOS_ID]
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize("minimum", range(9))
+def test_case_06_a_target_that_always_wants_to_stop_says_the_minimum_and_stops(
+    monkeypatch: pytest.MonkeyPatch, tree: TreeConfig, minimum: int
+) -> None:
+    # The drafts are right as long as end ids are masked: the minimum is reached inside an accepted block.
+    logits = np.zeros(fake_target.VOCAB_SIZE, dtype=np.float32)
+    logits[[30, EOS_ID]] = 1.0, 2.0
+    monkeypatch.setattr(fake_target, "logits_of", lambda state: logits.copy())
+    options = {"recordings": [{"prompt_ids": PROMPT, "continuation_ids": [30] * 12}]}
+    drafter = ReplayDrafter(depth=5, vocab_size=fake_target.VOCAB_SIZE, options=options)
+    with engine_rig(drafter=drafter, tree=tree) as rig:
+        assert rig.run(PROMPT, min_new_tokens=minimum, max_new_tokens=12).ids == [30] * minimum + [EOS_ID]
 
 
 @pytest.mark.parametrize("tree", TREES)

@@ -155,12 +155,26 @@ def test_R11_a_budget_above_the_chain_at_width_1_is_ignored_and_said_once() -> N
         assert rig.engine.info()["notes"] == []
 
 
-def test_R11_width_1_proposes_the_drafters_top_1_chain() -> None:
-    trees = []
+def test_R11_width_1_proposes_the_drafters_top_1_chain(monkeypatch: pytest.MonkeyPatch) -> None:
+    trees, offered = [], []
     with engine_rig("mixed", tree=LINEAR) as rig:
+        propose = rig.drafter.propose
+
+        def watch(sessions: list, anchors: list[int], width: int) -> list[Candidates]:
+            offers = propose(sessions, anchors, width)
+            offered.extend([*anchors, *offers[0].tokens[:, 0].tolist()] for _ in offers)
+            return offers
+
+        monkeypatch.setattr(rig.drafter, "propose", watch)
         rig.target.before_verify = lambda items: trees.extend(i.tree for i in items)
         rig.run(PROMPT[:3], max_new_tokens=30, ignore_eos=True)
-    assert all(tree.is_chain for tree in trees)
+    _, *rounds = trees
+    assert all(tree.is_chain for tree in rounds)
+    # The last round may be cut by the cap, or draft nothing.
+    assert len(rounds) - len(offered) in (0, 1)
+    for tree, offer in zip(rounds, offered, strict=False):
+        assert tree.tokens.tolist() == offer[: tree.num_nodes]
+    assert max(tree.num_nodes for tree in rounds) == 6
 
 
 def test_R39_a_draft_beyond_the_vocabulary_is_an_error_not_another_token(monkeypatch: pytest.MonkeyPatch) -> None:
