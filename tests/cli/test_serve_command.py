@@ -95,8 +95,11 @@ def engines(monkeypatch, tmp_path):
 def test_R01_it_says_what_runs(jetspec, engines):
     result = jetspec("serve", "--tree-width", "8", "--budget", "16")
     assert result.code == 0
-    for words in ("embedded 9", "bfloat16 cpu", "reference", "W4 B32 of depth 15", "http://127.0.0.1:1", "2048"):
-        assert words in result.out
+    assert dict(line.split(maxsplit=1) for line in result.out.splitlines() if not line.startswith("switchable")) == {
+        "engine": "embedded 9", "target": "t", "head": "h", "dtype": "bfloat16 cpu", "attention": "reference",
+        "graphs": "off", "tree": "W4 B32 of depth 15", "context": "2048", "url": "http://127.0.0.1:1",
+    }  # fmt: skip
+    assert "switchable up to  W8 B128" in result.out.splitlines()
     lines = [f"pulling t: {percent} %" for percent in (0, 10, 20, 30, 40)]
     assert result.err.splitlines()[:6] == [*lines, "loading"]
     (config,) = Backend.served
