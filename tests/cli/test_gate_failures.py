@@ -1,5 +1,6 @@
 """``jetspec gate`` when servers fail: counted, visible, a non-zero exit, no speed printed (cases 28, 29)."""
 
+import itertools
 import socket
 
 from support.mock_server import Script, mock_server
@@ -108,3 +109,19 @@ def test_a_server_that_stays_busy(jetspec, prompts, monkeypatch):
         result = jetspec("gate", "--prompts", prompts, "--url", url)
     assert result.code == 6
     assert "409" in result.err + result.out or "busy" in result.err + result.out
+
+
+def test_a_server_that_is_busy_when_its_tree_is_put_back_changes_no_verdict(jetspec, prompts, monkeypatch):
+    from jetspec_cli.serving import client
+
+    monkeypatch.setattr(client, "BUSY_PATIENCE_S", 0.2)
+    with mock_server() as (url, state):
+        assert jetspec("gate", "--prompts", prompts, "--url", url).code == 0
+        num_calls = state.paths().count("/jetspec/tree")
+    calls = itertools.count()
+    busy = Script(status=lambda path, _: 409 if path == "/jetspec/tree" and next(calls) >= num_calls - 1 else 0)
+    with mock_server(busy) as (url, _):
+        result = jetspec("gate", "--prompts", prompts, "--url", url)
+    assert next(calls) >= num_calls, "it tried"
+    assert result.code == 0
+    assert "gate passed" in result.out

@@ -16,7 +16,7 @@ from jetspec_cli.serving.client import ServerClient
 from jetspec_cli.serving.launcher import ServerProcess
 from jetspec_cli.serving.transport import MAX_TIMEOUT_S, host_of
 from jetspec_engine.config import TreeConfig, check_api_key, check_range
-from jetspec_engine.errors import ConfigError, EngineError
+from jetspec_engine.errors import BusyError, ConfigError, EngineError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,6 +182,6 @@ def _check_room(client: ServerClient, trees: tuple[TreeConfig, ...]) -> None:
 def _restore(client: ServerClient, tree: TreeConfig) -> None:
     try:
         client.set_tree(tree)
-    except (EngineError, ConfigError):
-        # The run's own outcome matters more than a server that died meanwhile.
+    except (EngineError, ConfigError, BusyError):
+        # The run's own outcome matters more than a server that died, or that others use, meanwhile.
         return
