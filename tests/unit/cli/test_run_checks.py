@@ -26,12 +26,11 @@ class Scorer:
 
     def score(self, ids: list[int], start: int, top_k: int) -> tuple[str, list[Score]]:
         self.asked.append((ids, start))
-        best = (0, BEST, -0.1)
-        found = [
-            Score(position=start + n, token_id=0 if logit == BEST else 9, logit=logit, logprob=logit - 20.1, top=(best,))
-            for n, logit in enumerate(self.logits)
-        ]
-        return "bfloat16", found
+        return "bfloat16", [self._score(start + n, logit) for n, logit in enumerate(self.logits)]
+
+    def _score(self, position: int, logit: float) -> Score:
+        token = 0 if logit == BEST else 9
+        return Score(position=position, token_id=token, logit=logit, logprob=logit - 20.1, top=((0, BEST, -0.1),))
 
 
 class Broken(Scorer):
