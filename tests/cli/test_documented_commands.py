@@ -56,6 +56,17 @@ def test_R28_documented_commands_parse(path, line):
     parse(line)
 
 
+READ = re.compile(r"--(?:prompts|gate)[= ]([\w./,-]+)")
+READS = {(path, name) for path, line in LINES for names in READ.findall(line) for name in names.split(",")}
+# Without a folder it is a file of the reader's own.
+OURS = sorted((path, name) for path, name in READS if "/" in name)
+
+
+@pytest.mark.parametrize(("path", "name"), OURS, ids=[f"{path}: {name}" for path, name in OURS])
+def test_R28_the_files_that_documented_commands_read_are_there(path, name):
+    assert (ROOT / name).is_file()
+
+
 SOURCES = [*FILES, *ROOT.glob("src/**/*.py")]
 INSTALLS = re.compile(r"pip install [^\n`]*?(jetspec|\.)\[([a-z,]+)\]")
 FOUND = [(path.relative_to(ROOT), *match.groups()) for path in SOURCES for match in INSTALLS.finditer(path.read_text())]

@@ -1,4 +1,4 @@
-"""``tests/COVERAGE.md`` names every case, and only tests that exist."""
+"""``tests/COVERAGE.md`` names every case and requirement, and only tests that exist."""
 
 import re
 from pathlib import Path
@@ -18,3 +18,9 @@ def test_every_test_named_in_the_table_exists():
 
 def test_every_case_has_a_row():
     assert re.findall(r"^\| (\d+) \|", TABLE, re.MULTILINE) == [str(number) for number in range(1, 35)]
+
+
+def test_every_requirement_has_a_row():
+    numbers = [*range(1, 7), *range(10, 19), *range(20, 40), *range(50, 55)]
+    rows = re.findall(r"^\| R(\d+) \|", TABLE, re.MULTILINE)
+    assert sorted(map(int, rows)) == numbers
