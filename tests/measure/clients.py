@@ -1,9 +1,10 @@
 """Two clients on one server: python -m tests.measure.clients --url URL --tokenizer FOLDER --out clients.json.
 
 ``jetspec bench`` and SGLang's own ``sglang.bench_serving`` take turns with the same texts, caps and concurrency; tok/s,
-TTFT and TPOT are compared by the medians of their passes. The other client flushes the prefix cache once a pass, and we
-before every prompt, so each text begins with a system message of its own: nothing is cached for either. Knows the two
-command lines; nothing of the server.
+TTFT and TPOT are compared by the ratios of neighbouring passes. Passes of one client vary by a quarter where the server
+is bound by a processor, so many short ones say more than few long ones. The other client flushes the prefix cache once
+a pass, and we before every prompt, so each text begins with a system message of its own: nothing is cached for either.
+Knows the two command lines; nothing of the server.
 """
 
 import argparse
@@ -13,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from math import comb
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -23,11 +25,13 @@ from tests.measure.sglang_arms import find_environment
 from jetspec_engine.models.config import DecoderConfig
 from jetspec_engine.models.tokenizer import ModelTokenizer
 
-OTHER = f"{sys.executable} -m tests.measure.bench_serving_loop"
-OURS = (sys.executable, "-m", "jetspec_cli", "bench")
+LOOP = f"{sys.executable} -m tests.measure.client_loop"
 NAMES = ("jetspec bench", "sglang.bench_serving")
 # Of a pass; the first four are compared.
 FIGURES = ("tok_s", "ttft_ms_median", "tpot_ms_median", "tpot_ms_mean")
+# Clients agree when the interval of their ratio lies within 1 / BOUND and BOUND.
+BOUND = 1.1
+CONFIDENCE = 0.95
 Pass = dict[str, Any]
 
 
@@ -41,10 +45,12 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--prompts", default="10", help="prompts/NAME.jsonl")
     parser.add_argument("--copies", type=int, default=1, help="times each prompt is asked in a pass")
     parser.add_argument("--new", type=int, default=160, help="most tokens an answer")
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=30, help="the first is a warm-up")
     parser.add_argument("--concurrency", default="1", help="list, such as 1,4")
     parser.add_argument("--limit", type=float, default=150.0, help="seconds after which no turn begins")
-    parser.add_argument("--other", default=OTHER, help="command that runs the other client for each line of its stdin")
+    parser.add_argument(
+        "--other", default=f"{LOOP} sglang", help="command that runs the other client for each line of its stdin"
+    )
     parser.add_argument("--about", default="", help="what the server runs, for the document")
     return parser.parse_args()
 
@@ -65,14 +71,15 @@ def write_texts(options: argparse.Namespace) -> int:
     return len(asked)
 
 
-def run_ours(options: argparse.Namespace, concurrency: int, number: int) -> Pass:
+def run_ours(options: argparse.Namespace, concurrency: int, number: int, _: int, client: "Client") -> Pass:
     """Run ``jetspec bench`` once."""
     out = options.work / f"ours-{concurrency}-{number}.json"
-    words = [
-        f"--url={options.url}", f"--prompts={options.work}/ours.jsonl", "--repeat=1", f"--concurrency={concurrency}",
-        f"--out={out}", "--format=json",
-    ]  # fmt: skip
-    _call([*OURS, *words], options.work / "ours.log")
+    for old in options.work.glob(f"{out.stem}.*"):
+        old.unlink()  # a finished measurement would be resumed, not made again
+    client.ask([
+        "bench", f"--url={options.url}", f"--prompts={options.work}/ours.jsonl", "--repeat=1",
+        f"--concurrency={concurrency}", f"--out={out}", "--format=json",
+    ])  # fmt: skip
     document = json.loads(out.read_text(encoding="utf-8"))
     rows = [json.loads(line) for line in out.with_name(out.stem + ".requests.ndjson").read_text().splitlines()[1:]]
     cell = document["cells"][0]
@@ -87,14 +94,14 @@ def run_ours(options: argparse.Namespace, concurrency: int, number: int) -> Pass
     }
 
 
-class Other:
-    """``sglang.bench_serving`` in a process of its own, which stays for all passes."""
+class Client:
+    """A client in a process of its own, which stays for all passes: its start is no part of a turn."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self._options = options
-        self._log = (options.work / "other.log").open("a", encoding="utf-8")
+    def __init__(self, name: str, command: str, log: Path) -> None:
+        self._name = name
+        self._log = log.open("a", encoding="utf-8")
         self._process = subprocess.Popen(
-            options.other.split(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
+            command.split(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, text=True,
             env=environment(),
         )  # fmt: skip
 
@@ -109,7 +116,7 @@ class Other:
             pass  # it has ended: its last line says why, or there is none
         failure = json.loads(self._process.stdout.readline() or '{"failure": "it has ended"}')["failure"]
         if failure:
-            raise RuntimeError(f"sglang.bench_serving: {failure}")
+            raise RuntimeError(f"{self._name}: {failure}")
 
     def close(self) -> None:
         """End it."""
@@ -118,7 +125,7 @@ class Other:
         self._log.close()
 
 
-def run_other(options: argparse.Namespace, concurrency: int, number: int, num_requests: int, other: Other) -> Pass:
+def run_other(options: argparse.Namespace, concurrency: int, number: int, num_requests: int, client: Client) -> Pass:
     """Run ``sglang.bench_serving`` once; its own figures."""
     out = options.work / f"other-{concurrency}-{number}.jsonl"
     words = [
@@ -128,7 +135,7 @@ def run_other(options: argparse.Namespace, concurrency: int, number: int, num_re
         "--temperature=0", "--flush-cache", f"--max-concurrency={concurrency}", f"--output-file={out}",
         "--disable-tqdm",
     ]  # fmt: skip
-    other.ask(words)
+    client.ask(words)
     found = json.loads(out.read_text(encoding="utf-8").splitlines()[-1])
     points = {
         f"{ours}_ms_{point}": found[f"{point}_{theirs}_ms"]
@@ -144,54 +151,65 @@ def run_other(options: argparse.Namespace, concurrency: int, number: int, num_re
 def compare(passes: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return for every concurrency and figure each client's median, lowest and highest pass, and their ratio by turn.
 
-    A turn's two passes follow each other, so that their ratio suffers less from a machine that drifts. Clients agree
-    (``is_within_noise``) when their medians differ by no more than the passes of one of them do.
+    A turn's two passes follow each other, so that their ratio suffers less from a machine that drifts. In the first
+    turn the server may still prepare for what it has not seen: it is left out where there are others.
     """
+    later = [one for one in passes if one["turn"] > 0] or passes
     found = []
-    for concurrency in dict.fromkeys(one["concurrency"] for one in passes):
+    for concurrency in dict.fromkeys(one["concurrency"] for one in later):
         for figure in FIGURES:
             by_turn = [
-                {p["turn"]: p[figure] for p in passes if (p["client"], p["concurrency"]) == (name, concurrency)}
+                {p["turn"]: p[figure] for p in later if (p["client"], p["concurrency"]) == (name, concurrency)}
                 for name in NAMES
             ]
-            values = [list(each.values()) for each in by_turn]
             ratios = [by_turn[0][turn] / by_turn[1][turn] for turn in by_turn[0] if by_turn[1].get(turn)]
             if not ratios:
                 continue
-            ours, other = (median(each) for each in values)
-            spread = max(max(each) - min(each) for each in values)
             found.append({
                 "concurrency": concurrency, "figure": figure,
-                **{name: {"median": median(each), "min": min(each), "max": max(each), "passes": len(each)}
-                   for name, each in zip(NAMES, values, strict=True)},
-                "ratio": median(ratios), "ratio_by_turn": ratios, "is_within_noise": abs(ours - other) <= spread,
+                **{name: {"median": median(each.values()), "min": min(each.values()), "max": max(each.values()),
+                   "passes": len(each)} for name, each in zip(NAMES, by_turn, strict=True)},
+                "ratio": median(ratios), "ratio_interval": median_interval(ratios), "ratio_by_turn": ratios,
+                "verdict": verdict(median_interval(ratios)),
             })  # fmt: skip
     return found
 
 
+def median_interval(values: Sequence[float]) -> tuple[float, float] | None:
+    """Return the interval that holds the median with ``CONFIDENCE``, whatever the distribution; None below six values.
+
+    Source: the sign test's interval, between order statistics.
+    """
+    ordered, count = sorted(values), len(values)
+    outside, left_out = 0.0, -1
+    while (outside := outside + 2 * comb(count, left_out + 1) / 2**count) <= 1 - CONFIDENCE:
+        left_out += 1
+    return None if left_out < 0 else (ordered[left_out], ordered[count - 1 - left_out])
+
+
+def verdict(interval: tuple[float, float] | None) -> str:
+    """Say whether two clients agree (within ``BOUND``), differ, or whether the passes are too few or too unlike."""
+    if interval is None:
+        return "undecided"
+    low, high = interval
+    if low >= 1 / BOUND and high <= BOUND:
+        return "agree"
+    return "differ" if low > 1 or high < 1 else "undecided"
+
+
 def table(document: Mapping[str, Any]) -> str:
     """Return the comparison as text."""
-    lines = [f"{'concurrency':>11} {'figure':16} {NAMES[0]:>28} {NAMES[1]:>28} {'ratio by turn':>22} within noise"]
+    lines = [f"{'concurrency':>11} {'figure':16} {NAMES[0]:>28} {NAMES[1]:>28} {'ratio [95 %], turns':>26} verdict"]
     for row in document["compared"]:
         cells = [f"{row[n]['median']:.2f} ({row[n]['min']:.2f}-{row[n]['max']:.2f})" for n in NAMES]
-        ratio = f"{row['ratio']:.3f} ({min(row['ratio_by_turn']):.3f}-{max(row['ratio_by_turn']):.3f})"
+        span = row["ratio_interval"]
+        words = f"[{span[0]:.3f}, {span[1]:.3f}]" if span else "[too few]"
+        ratio = f"{row['ratio']:.3f} {words}, {len(row['ratio_by_turn'])}"
         lines.append(
-            f"{row['concurrency']:11} {row['figure']:16} {cells[0]:>28} {cells[1]:>28} {ratio:>22}"
-            f" {'yes' if row['is_within_noise'] else 'no'}"
+            f"{row['concurrency']:11} {row['figure']:16} {cells[0]:>28} {cells[1]:>28} {ratio:>26} {row['verdict']}"
         )
     tokens = sorted({(one["client"], one["num_requests"], one["num_tokens"]) for one in document["passes"]})
     return "\n".join([*lines, *(f"{name}: {count} requests, {total} tokens a pass" for name, count, total in tokens)])
-
-
-def _call(command: Sequence[str], log: Path) -> None:
-    with log.open("a", encoding="utf-8") as file:
-        file.write(f"$ {' '.join(command)}\n")
-        file.flush()
-        ran = subprocess.run(
-            command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, check=False, env=environment()
-        )  # fmt: skip
-    if ran.returncode:
-        raise RuntimeError(f"{' '.join(command[:4])}: exit code {ran.returncode}: {log.read_text()[-1500:]}")
 
 
 def _spread(name: str, seconds: Sequence[float]) -> dict[str, float]:
@@ -217,16 +235,18 @@ def main() -> None:
     options.work.mkdir(parents=True, exist_ok=True)
     begin, passes, failures = time.monotonic(), [], []
     num_requests = write_texts(options)
-    other = Other(options)
+    commands = {NAMES[0]: f"{LOOP} jetspec", NAMES[1]: options.other}
+    clients = {
+        name: Client(name, command, options.work / f"{name}.log".replace(" ", "-"))
+        for name, command in commands.items()
+    }
+    runs = dict(zip(NAMES, (run_ours, run_other), strict=True))
     try:
         for name, concurrency, number in turns(options):
             if time.monotonic() - begin > options.limit:
                 break
             try:
-                if name == NAMES[0]:
-                    found = run_ours(options, concurrency, number)
-                else:
-                    found = run_other(options, concurrency, number, num_requests, other)
+                found = runs[name](options, concurrency, number, num_requests, clients[name])
                 passes.append({"client": name, "concurrency": concurrency, "turn": number, **found})
             except (RuntimeError, OSError, ValueError, KeyError) as error:
                 failures.append(f"{name}, concurrency {concurrency}: {error!r}"[:1800])
@@ -234,7 +254,8 @@ def main() -> None:
     except KeyboardInterrupt:
         failures.append("interrupted")
     finally:
-        other.close()
+        for client in clients.values():
+            client.close()
     document = {
         "schema_version": 1, "what": "two clients on one server", "server": options.about,
         "date": time.strftime("%Y-%m-%d"), "environment": {**find_environment(), "cpu": cpu_name()},
