@@ -46,7 +46,11 @@ class TreeVerify:
     def forward(  # noqa: PLR0917 SGLang's signature
         self, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool = True, **kwargs: Any
     ) -> Tensor:
-        """Attend, writing the rows' keys and values first."""
+        """Attend, writing the rows' keys and values first.
+
+        Most of SGLang's backends come from here to ``forward_extend``. The one that joins a prefill's and a decode's
+        backend does not: it would hand a verify to one of the two.
+        """
         if forward_batch.forward_mode.is_target_verify():
             return self._verify(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
         attended: Tensor = super().forward(  # type: ignore[misc]
@@ -57,7 +61,7 @@ class TreeVerify:
     def forward_extend(  # noqa: PLR0917 SGLang's signature
         self, q: Any, k: Any, v: Any, layer: Any, forward_batch: Any, save_kv_cache: bool = True, **kwargs: Any
     ) -> Tensor:
-        """Attend, where a hybrid target's backend asks for the layers of attention only."""
+        """Attend, where a hybrid target's backend asks for an attention layer."""
         if forward_batch.forward_mode.is_target_verify():
             return self._verify(q, k, v, layer, forward_batch, save_kv_cache, **kwargs)
         attended: Tensor = super().forward_extend(  # type: ignore[misc]
