@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from jetspec_engine.models.layer_kinds import state_bytes
+
 BLOCK = 16
 MAX_WIDTH = 8
 QWEN3_8B = {
@@ -102,7 +104,9 @@ def _layers(config: Mapping[str, Any]) -> list[str]:
 def _state_bytes(config: Mapping[str, Any]) -> int:
     if "linear_num_value_heads" not in config:
         return 0
-    return 4 * config["linear_num_value_heads"] * config["linear_key_head_dim"] * config["linear_value_head_dim"]
+    return state_bytes(
+        config["linear_num_value_heads"], config["linear_key_head_dim"], config["linear_value_head_dim"]
+    )  # fmt: skip
 
 
 def _layer_bytes(config: Mapping[str, Any], kind: str, rows: int) -> int:

@@ -43,7 +43,7 @@ def test_prefix_reuse_is_off_with_a_word(resolve, capsys):
 
 def test_the_facts_of_a_hybrid_target(resolve):
     from jetspec_engine.sglang_backend.compat import recurrent_facts
-    from jetspec_engine.sglang_backend.recurrent_limits import GATED_DELTA
+    from jetspec_engine.sglang_backend.recurrent.limits import GATED_DELTA
 
     arguments = resolve("--disable-radix-cache")
     facts = recurrent_facts(arguments, arguments.get_model_config())

@@ -8,8 +8,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("triton")
 
 from jetspec_engine.errors import ConfigError  # noqa: E402
-from jetspec_engine.sglang_backend.recurrent_backend import RecurrentVerify, _check_states  # noqa: E402
-from jetspec_engine.sglang_backend.recurrent_round import RecurrentRound  # noqa: E402
+from jetspec_engine.sglang_backend.recurrent.backend import RecurrentVerify, _check_states  # noqa: E402
+from jetspec_engine.sglang_backend.recurrent.round import RecurrentRound  # noqa: E402
 from jetspec_engine.sglang_backend.round_state import RoundShape, RoundState  # noqa: E402
 
 ROWS = (4, 6)

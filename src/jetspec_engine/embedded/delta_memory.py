@@ -13,9 +13,9 @@ from typing import Any
 from jetspec_engine.errors import ArtifactError, ConfigError
 from jetspec_engine.models import store
 from jetspec_engine.models.config import DecoderConfig
-from jetspec_engine.models.layer_kinds import DeltaShape
+from jetspec_engine.models.layer_kinds import FLOAT32_BYTES, DeltaShape
 
-FLOAT32_BYTES, BFLOAT16_BYTES = 4, 2
+BFLOAT16_BYTES = 2
 SHOWN_BUDGET = 64
 PUBLISHED_NAME = "Qwen3.6-35B-A3B"
 PUBLISHED_SHAPE = DeltaShape(
@@ -29,11 +29,6 @@ PUBLISHED_SHAPE = DeltaShape(
 )
 
 
-def state_bytes(shape: DeltaShape) -> int:
-    """Return S, one state of one layer."""
-    return shape.num_value_heads * shape.key_dim * shape.value_dim * FLOAT32_BYTES
-
-
 def input_bytes(shape: DeltaShape, itemsize: int) -> int:
     """Return X, one row's inputs to one layer: keys for every value head, values, two gates, convolution channels."""
     floats = shape.num_value_heads * (shape.key_dim + shape.value_dim + 2)
@@ -43,7 +38,7 @@ def input_bytes(shape: DeltaShape, itemsize: int) -> int:
 def sequence_bytes(shape: DeltaShape, itemsize: int) -> int:
     """Return what one committed sequence keeps: ``L * (S + (conv_size - 1) * C)``."""
     kept = (shape.conv_size - 1) * shape.conv_channels * itemsize
-    return shape.num_layers * (state_bytes(shape) + kept)
+    return shape.num_layers * (shape.state_bytes + kept)
 
 
 def tree_bytes(shape: DeltaShape, itemsize: int, num_nodes: int) -> int:
@@ -53,7 +48,7 @@ def tree_bytes(shape: DeltaShape, itemsize: int, num_nodes: int) -> int:
     ``2 * B * S``, and a chain's last states, ``L * S`` beside three of one layer.
     """
     kept = num_nodes * shape.num_layers * input_bytes(shape, itemsize)
-    return kept + max(2 * num_nodes, shape.num_layers + 3) * state_bytes(shape)
+    return kept + max(2 * num_nodes, shape.num_layers + 3) * shape.state_bytes
 
 
 def check_budget(
@@ -96,7 +91,7 @@ def describe_states(shape: DeltaShape, itemsize: int, budget: int) -> dict[str, 
         "recurrent_layers": shape.num_layers,
         "sequence_bytes": sequence_bytes(shape, itemsize),
         f"tree_of_{budget}_nodes_bytes": tree_bytes(shape, itemsize, budget),
-        f"if_all_{budget}_nodes_states_were_kept_bytes": budget * shape.num_layers * state_bytes(shape),
+        f"if_all_{budget}_nodes_states_were_kept_bytes": budget * shape.num_layers * shape.state_bytes,
     }
 
 

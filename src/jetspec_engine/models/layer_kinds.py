@@ -5,6 +5,13 @@ Knows numbers only: no tensor, no forward, no file. Both records say for every l
 
 from dataclasses import dataclass
 
+FLOAT32_BYTES = 4
+
+
+def state_bytes(num_value_heads: int, key_dim: int, value_dim: int, *, itemsize: int = FLOAT32_BYTES) -> int:
+    """Return S, one recurrent state of one Gated DeltaNet layer: a (key_dim, value_dim) matrix for every value head."""
+    return num_value_heads * key_dim * value_dim * itemsize
+
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertShape:
@@ -62,6 +69,11 @@ class DeltaShape:
     def conv_channels(self) -> int:
         """What is convolved: queries, keys and values."""
         return 2 * self.key_size + self.value_size
+
+    @property
+    def state_bytes(self) -> int:
+        """S, one state of one layer as the embedded engine keeps it, in float32."""
+        return state_bytes(self.num_value_heads, self.key_dim, self.value_dim)
 
     @property
     def num_layers(self) -> int:

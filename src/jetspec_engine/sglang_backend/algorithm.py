@@ -25,7 +25,7 @@ from jetspec_engine.sglang_backend.compat import (
     share_settings,
 )
 from jetspec_engine.sglang_backend.models import check_pair_folders
-from jetspec_engine.sglang_backend.recurrent_limits import check_room
+from jetspec_engine.sglang_backend.recurrent.limits import check_room
 from jetspec_engine.sglang_backend.refusals import check_server
 from jetspec_engine.sglang_backend.tree_switch import captured_rows, check_tree
 

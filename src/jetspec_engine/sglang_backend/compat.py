@@ -6,7 +6,6 @@ Knows nothing of what is done with the facts.
 """
 
 import logging
-import math
 from typing import Any
 
 from sglang.srt.arg_groups.overrides import attention_backends_of, resolved_view
@@ -14,9 +13,10 @@ from sglang.srt.configs.hybrid_arch import hybrid_gdn_config, mambaish_config
 from sglang.srt.configs.model_config import AttentionArch
 
 from jetspec_engine.errors import EngineError
+from jetspec_engine.models.layer_kinds import state_bytes
 from jetspec_engine.sglang_backend.args import TreeSettings
 from jetspec_engine.sglang_backend.command_line import SETTINGS_ATTRIBUTE
-from jetspec_engine.sglang_backend.recurrent_limits import GATED_DELTA, RecurrentFacts
+from jetspec_engine.sglang_backend.recurrent.limits import GATED_DELTA, RecurrentFacts
 from jetspec_engine.sglang_backend.refusals import ServerFacts
 
 BLOCK_ATTRIBUTE = "_jetspec_block"
@@ -41,7 +41,6 @@ def server_facts(server_args: Any, settings: TreeSettings) -> ServerFacts:
     view = resolved_view(server_args)
     model = server_args.get_model_config()
     return ServerFacts(
-        width=settings.tree.width,
         max_width=settings.max_width,
         device=str(server_args.device),
         attention_backends=tuple(attention_backends_of(view)),
@@ -83,8 +82,9 @@ def _row_bytes(config: Any, server_args: Any) -> int:
     layers = getattr(config, "linear_layer_ids", ())
     if not all(isinstance(size, int) for size in sizes):
         return 0
-    size = 4 if (server_args.mamba_ssm_dtype or getattr(config, "mamba_ssm_dtype", None)) in (None, "float32") else 2
-    return int(math.prod(sizes)) * len(layers) * size // int(server_args.tp_size)
+    dtype = server_args.mamba_ssm_dtype or getattr(config, "mamba_ssm_dtype", None)
+    row = len(layers) * state_bytes(*sizes, itemsize=4 if dtype in (None, "float32") else 2)
+    return row // int(server_args.tp_size)
 
 
 def gpu_bytes(server_args: Any) -> int:

@@ -5,30 +5,38 @@ must be asked whether the plugin is active (``launch`` does). Importing this mod
 """
 
 import multiprocessing
+from collections.abc import Callable, Mapping
 from importlib import metadata
+from typing import Any
 
-from jetspec_engine.sglang_backend import causality, counters, float_layers, recurrent_hooks, run_time
+from jetspec_engine.sglang_backend import causality, counters, float_layers, run_time
 from jetspec_engine.sglang_backend.args import ALGORITHM
 from jetspec_engine.sglang_backend.command_line import with_our_options, with_our_settings
+from jetspec_engine.sglang_backend.recurrent import hooks
 from jetspec_engine.sglang_backend.refusals import check_version
 
-_COMPONENTS = "sglang.srt.managers.scheduler_components"
-_COMPONENTS_OF_RUNNER = "sglang.srt.model_executor.model_runner_components"
-HOOKED = {
-    "add_cli_args": "sglang.srt.server_args.ServerArgs.add_cli_args",
-    "from_cli_args": "sglang.srt.server_args.ServerArgs.from_cli_args",
-    "attention": "sglang.srt.models.dflash._get_dflash_layer_attention_params",
-    "row_headroom": "sglang.srt.mem_cache.allocation_sizing.get_req_to_token_extra_context_len",
-    "forward_options": "sglang.srt.model_executor.model_runner.ModelRunner._extend_forward_kwargs",
-    "set_internal_state": "sglang.srt.managers.scheduler.Scheduler.set_internal_state",
-    "internal_state": "sglang.srt.managers.scheduler.Scheduler.get_internal_state",
-    "round": f"{_COMPONENTS}.batch_result_processor.SchedulerBatchResultProcessor._resolve_spec_v2_tokens",
-    "counters": "sglang.srt.managers.tokenizer_manager.TokenizerManager._calculate_spec_decoding_metrics",
-    "norm": "sglang.srt.layers.layernorm.RMSNorm.forward_cuda",
-    "activation": "sglang.srt.layers.activation.SiluAndMul.forward_cuda",
-    "rotation": "sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_cuda",
-    "windows": "sglang.srt.mem_cache.memory_pool.conv_window_dedup_enabled",
-    "capture": f"{_COMPONENTS_OF_RUNNER}.attention_backend_setup.configure_aux_hidden_state_capture",
+_MANAGERS = "sglang.srt.managers"
+_EXECUTOR = "sglang.srt.model_executor"
+# What stands around each of SGLang's functions.
+HOOKS: Mapping[str, Callable[..., Any]] = {
+    "sglang.srt.server_args.ServerArgs.add_cli_args": with_our_options,
+    "sglang.srt.server_args.ServerArgs.from_cli_args": with_our_settings,
+    "sglang.srt.models.dflash._get_dflash_layer_attention_params": causality.layer_attention,
+    "sglang.srt.mem_cache.allocation_sizing.get_req_to_token_extra_context_len": run_time.row_headroom,
+    f"{_EXECUTOR}.model_runner.ModelRunner._extend_forward_kwargs": run_time.forward_options,
+    f"{_MANAGERS}.scheduler.Scheduler.set_internal_state": run_time.set_internal_state,
+    f"{_MANAGERS}.scheduler.Scheduler.get_internal_state": run_time.internal_state,
+    f"{_MANAGERS}.scheduler_components.batch_result_processor.SchedulerBatchResultProcessor._resolve_spec_v2_tokens": (
+        counters.note_rounds
+    ),
+    f"{_MANAGERS}.tokenizer_manager.TokenizerManager._calculate_spec_decoding_metrics": counters.report_rounds,
+    "sglang.srt.layers.layernorm.RMSNorm.forward_cuda": float_layers.normalise_or_activate,
+    "sglang.srt.layers.activation.SiluAndMul.forward_cuda": float_layers.normalise_or_activate,
+    "sglang.srt.layers.rotary_embedding.base.RotaryEmbedding.forward_cuda": float_layers.rotate,
+    "sglang.srt.mem_cache.memory_pool.conv_window_dedup_enabled": hooks.windows_may_overlap,
+    f"{_EXECUTOR}.model_runner_components.attention_backend_setup.configure_aux_hidden_state_capture": (
+        hooks.capture_layers
+    ),
 }
 HTTP_SERVER = "sglang.srt.entrypoints.http_server._setup_and_run_http_server"
 
@@ -46,20 +54,8 @@ def activate() -> None:
     from jetspec_engine.sglang_backend.algorithm import JetSpecAlgorithm, worker_class
 
     SpeculativeAlgorithm.register(ALGORITHM, supports_overlap=True, spec_class=JetSpecAlgorithm)(worker_class)
-    HookRegistry.register(HOOKED["add_cli_args"], with_our_options, HookType.AROUND)
-    HookRegistry.register(HOOKED["from_cli_args"], with_our_settings, HookType.AROUND)
-    HookRegistry.register(HOOKED["attention"], causality.layer_attention, HookType.AROUND)
-    HookRegistry.register(HOOKED["row_headroom"], run_time.row_headroom, HookType.AROUND)
-    HookRegistry.register(HOOKED["forward_options"], run_time.forward_options, HookType.AROUND)
-    HookRegistry.register(HOOKED["set_internal_state"], run_time.set_internal_state, HookType.AROUND)
-    HookRegistry.register(HOOKED["internal_state"], run_time.internal_state, HookType.AROUND)
-    HookRegistry.register(HOOKED["round"], counters.note_rounds, HookType.AROUND)
-    HookRegistry.register(HOOKED["counters"], counters.report_rounds, HookType.AROUND)
-    HookRegistry.register(HOOKED["norm"], float_layers.normalise_or_activate, HookType.AROUND)
-    HookRegistry.register(HOOKED["activation"], float_layers.normalise_or_activate, HookType.AROUND)
-    HookRegistry.register(HOOKED["rotation"], float_layers.rotate, HookType.AROUND)
-    HookRegistry.register(HOOKED["windows"], recurrent_hooks.windows_may_overlap, HookType.AROUND)
-    HookRegistry.register(HOOKED["capture"], recurrent_hooks.capture_layers, HookType.AROUND)
+    for hooked, hook in HOOKS.items():
+        HookRegistry.register(hooked, hook, HookType.AROUND)
     if multiprocessing.parent_process() is None:
         # Only a server's first process speaks HTTP; the others need not import its server.
         from jetspec_engine.sglang_backend.routes import serve_with_our_routes

@@ -7,7 +7,7 @@ is repeated here. Imports nothing of sglang: ``compat`` gathers the facts. Knows
 from dataclasses import dataclass
 
 from jetspec_engine.errors import ConfigError, UnavailableError
-from jetspec_engine.sglang_backend.recurrent_limits import RecurrentFacts, check_recurrent
+from jetspec_engine.sglang_backend.recurrent.limits import RecurrentFacts, check_recurrent
 
 SUPPORTED_VERSION = "0.5.17"
 # How a tree is verified differs; that a backend takes a tree at all, and with which page sizes, is what counts here.
@@ -20,8 +20,7 @@ class ServerFacts:
     """What a resolved SGLang configuration says, as far as it matters here.
 
     Attributes:
-        width: W at start; limits of trees hold where the width may be more than 1.
-        max_width: largest W at run time.
+        max_width: largest W at run time; limits of trees hold where it is more than 1.
         device: cuda, cpu, ...
         attention_backends: of prefill and decode.
         page_size: slots per KV page.
@@ -34,7 +33,6 @@ class ServerFacts:
         draft_path: the head, empty for none.
     """
 
-    width: int
     max_width: int
     device: str = "cuda"
     attention_backends: tuple[str | None, ...] = ("triton",)

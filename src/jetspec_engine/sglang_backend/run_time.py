@@ -5,6 +5,7 @@ SGLang's control messages carry numbers only and a fixed list of names; ours tra
 reach SGLang's own handling. Knows a worker's switch and nothing of its rounds.
 """
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -67,7 +68,7 @@ def set_internal_state(original: Callable[..., Any], scheduler: Any, request: An
         elif is_idle:
             _switch(worker, tree_from_numbers(given))
     except (JetspecError, AttributeError) as error:
-        scheduler_log().warning("jetspec: not switched: %s", error)
+        logging.getLogger("sglang.jetspec").warning("jetspec: not switched: %s", error)
         is_idle = False
     return SetInternalStateReqOutput(updated=is_idle)
 
@@ -87,10 +88,3 @@ def internal_state(original: Callable[..., Any], scheduler: Any, request: Any) -
         switch = getattr(scheduler.draft_worker, "tree_switch", None)
         answer.internal_state[TREE_STATE] = (LINEAR if switch is None else switch.tree).to_mapping()
     return answer
-
-
-def scheduler_log() -> Any:
-    """Return the log SGLang's scheduler writes to."""
-    import logging
-
-    return logging.getLogger("sglang.jetspec")

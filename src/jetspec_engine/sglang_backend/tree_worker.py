@@ -27,7 +27,7 @@ from torch import Tensor
 from jetspec_engine.config import LINEAR
 from jetspec_engine.sglang_backend.compat import block_size_of, settings_of
 from jetspec_engine.sglang_backend.draft_script import DraftScript
-from jetspec_engine.sglang_backend.recurrent_backend import attention_pool, teach_target
+from jetspec_engine.sglang_backend.recurrent.backend import attention_pool, teach_target
 from jetspec_engine.sglang_backend.round_block import RoundBlock
 from jetspec_engine.sglang_backend.round_state import PathMover, RoundShape, RoundState
 from jetspec_engine.sglang_backend.scores import NO_TOKEN, SCORES, scores_of

@@ -25,7 +25,7 @@ def seed_fault(name, hybrid):
     if name == "uncommitted":
         hybrid.scatter_mamba_states_after_mtp_verify = lambda *_: None
     elif name == "previous":
-        from jetspec_engine.sglang_backend import recurrent_round
+        from jetspec_engine.sglang_backend.recurrent import round as recurrent_round
 
         right = recurrent_round.delta_paths_reference
 

@@ -15,7 +15,7 @@ from jetspec_engine.sglang_backend.kernels.path_conv import convolve_paths  # no
 from jetspec_engine.sglang_backend.kernels.path_delta import DeltaShape, delta_paths  # noqa: E402
 from jetspec_engine.sglang_backend.kernels.path_plan import plan_paths  # noqa: E402
 from jetspec_engine.sglang_backend.node_paths import node_paths  # noqa: E402
-from jetspec_engine.sglang_backend.path_state import (  # noqa: E402
+from jetspec_engine.sglang_backend.recurrent.reference import (  # noqa: E402
     convolve_paths_reference,
     delta_paths_reference,
     plan_paths_reference,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from jetspec_engine.embedded import delta_memory, delta_state
-from jetspec_engine.embedded.delta_memory import PUBLISHED_SHAPE, TreeStates, sequence_bytes, state_bytes, tree_bytes
+from jetspec_engine.embedded.delta_memory import PUBLISHED_SHAPE, TreeStates, sequence_bytes, tree_bytes
 from jetspec_engine.embedded.delta_plan import make_plan
 from jetspec_engine.embedded.delta_state import DeltaState
 from jetspec_engine.embedded.pages import PagePool
@@ -115,7 +115,7 @@ def test_a_plan_goes_by_depth_over_all_items() -> None:
 def test_the_published_shapes_numbers() -> None:
     """30 layers of 32 states of 128 x 128: 2 MiB a state and layer, as the issue and the notes reckon."""
     assert PUBLISHED_SHAPE.num_layers == 30
-    assert state_bytes(PUBLISHED_SHAPE) == 2 * MIB
+    assert PUBLISHED_SHAPE.state_bytes == 2 * MIB
     assert sequence_bytes(PUBLISHED_SHAPE, 2) == 30 * (2 * MIB + 3 * 8192 * 2)
     inputs = 64 * 30 * (32 * (128 + 128 + 2) * 4 + 8192 * 2)
     assert tree_bytes(PUBLISHED_SHAPE, 2, 64) == inputs + 128 * 2 * MIB

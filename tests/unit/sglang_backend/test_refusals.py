@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from jetspec_engine.errors import ConfigError, UnavailableError
-from jetspec_engine.sglang_backend.recurrent_limits import RecurrentFacts, check_room
+from jetspec_engine.sglang_backend.recurrent.limits import RecurrentFacts, check_room
 from jetspec_engine.sglang_backend.refusals import ServerFacts, check_server, check_version
 
-TREE = ServerFacts(width=8, max_width=8)
-CHAIN = ServerFacts(width=1, max_width=1)
+TREE = ServerFacts(max_width=8)
+CHAIN = ServerFacts(max_width=1)
 
 
 @pytest.mark.parametrize("version", ["0.5.16", "0.5.18", "0.5.17.post1", "0.5.17rc1", "unknown", ""])

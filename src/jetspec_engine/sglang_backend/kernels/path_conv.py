@@ -3,7 +3,8 @@
 A node's window is its nearest ancestors and, where the path is shorter, the last inputs committed before the tree. The
 taps are summed from the oldest input to the node's own, in verify and in a chain alike, and ancestors' inputs are
 rounded to the dtype they are committed in (SGLang's is bfloat16 also for a float32 target), so a node's bits depend on
-its path only. Each node's window is kept for the commit. Knows slots and paths; no model. Slow twin: ``path_state``.
+its path only. Each node's window is kept for the commit. Knows slots and paths; no model. Slow twin:
+``recurrent.reference``.
 """
 
 import triton

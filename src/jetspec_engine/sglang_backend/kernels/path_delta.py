@@ -4,7 +4,7 @@
 state to the leaf: the same sequence of the same operations whatever tree a node stands in, so its bits depend on its
 path only. After each token the state is rounded to the dtype it is committed in, so a commit changes nothing either. A
 node's state is kept for the commit, by one leaf (``path_plan``). Memory is read once a leaf and written once a node.
-Source: Gated Delta Networks, arXiv 2412.06464. Knows slots and paths; no model. Slow twin: ``path_state``.
+Source: Gated Delta Networks, arXiv 2412.06464. Knows slots and paths; no model. Slow twin: ``recurrent.reference``.
 """
 
 from dataclasses import dataclass

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from jetspec_engine.errors import ConfigError
-from jetspec_engine.sglang_backend.recurrent_round import LayerStates, RecurrentRound
+from jetspec_engine.sglang_backend.recurrent.round import LayerStates, RecurrentRound
 from jetspec_engine.sglang_backend.round_state import RoundState
 from jetspec_engine.sglang_backend.verify_backend import teach_trees
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from jetspec_engine.sglang_backend.path_state import (
+from jetspec_engine.sglang_backend.recurrent.reference import (
     convolve_paths_reference,
     delta_paths_reference,
     plan_paths_reference,

@@ -5,7 +5,7 @@ import types
 
 import pytest
 
-from jetspec_engine.sglang_backend.recurrent_hooks import capture_layers, windows_may_overlap
+from jetspec_engine.sglang_backend.recurrent.hooks import capture_layers, windows_may_overlap
 
 
 @pytest.mark.parametrize(
