@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,9 +81,15 @@ def answer(engine: EmbeddedEngine, tree: TreeConfig, ids: tuple[int, ...], sampl
 
 
 def stamp(engine: EmbeddedEngine) -> dict[str, Any]:
-    """Return what a result needs to be reproduced."""
+    """Return what a result of the engine in this process needs to be reproduced."""
+    document = stamp_script(engine.info())
+    document["environment"] |= {"torch": torch.__version__, "num_threads": torch.get_num_threads()}
+    return document
+
+
+def stamp_script(info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a result needs to be reproduced, wherever the engine runs that says this of itself."""
     commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    info = {key: value for key, value in engine.info().items() if not key.endswith("_path")}
     return {
         "schema_version": 1,
         "version": __version__,
@@ -94,10 +101,8 @@ def stamp(engine: EmbeddedEngine) -> dict[str, Any]:
             "cpu": cpu_name(),
             "num_cores": os.cpu_count(),
             "python": platform.python_version(),
-            "torch": torch.__version__,
-            "num_threads": torch.get_num_threads(),
         },
-        "engine": info,
+        "engine": {key: value for key, value in info.items() if not key.endswith("_path")},
     }
 
 

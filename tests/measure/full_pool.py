@@ -15,7 +15,8 @@ from typing import Any
 
 import httpx
 from tests.measure.common import write
-from tests.measure.soak import LIMIT_BYTES, NUM_CLIENTS, Soak, stamp, start, status, wait_until_ready
+from tests.measure.server import running_server, status
+from tests.measure.soak import LIMIT_BYTES, NUM_CLIENTS, Soak
 
 TIMEOUT_S = 1800.0
 NUM_MIXED = 100
@@ -92,17 +93,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dtype", default="bfloat16")
     options = parser.parse_args()
-    command = ["serve", "--port", "0", "--threads", str(options.threads), "--dtype", options.dtype, "--format", "json"]
-    server = start(command)
-    try:
-        ready = wait_until_ready(server)
-        result = fill(ready["url"], server.pid, ready["info"])
-    finally:
-        server.terminate()
-        exit_code = server.wait(60)
-    document = stamp(ready, command) | {"result": result | {"server_exit_code": exit_code}}
-    document["command"] = "python " + " ".join(["-m", "tests.measure.full_pool", *sys.argv[1:]])
-    write(options.out, document)
+    with running_server("--threads", str(options.threads), "--dtype", options.dtype) as server:
+        result = fill(server.url, server.pid, server.info)
+    write(options.out, server.stamp() | {"result": result | {"server_exit_code": server.exit_code}})
     problems = found_problems(result)
     print("\n".join(problems) or f"{result['peak_rss_bytes']} bytes at most")
     sys.exit(1 if problems else 0)

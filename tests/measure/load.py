@@ -19,7 +19,8 @@ from typing import IO, Any
 import httpx
 from tests.measure.common import CLASSES, read_prompts, write
 from tests.measure.load_clients import BEHAVIOURS, MISMATCH, WRONG, Case, Outcome, ask
-from tests.measure.soak import Soak, stamp, start, status, wait_until_ready
+from tests.measure.server import running_server, status
+from tests.measure.soak import Soak
 
 TIMEOUT_S = 1200.0
 NUM_CASES = 48
@@ -139,23 +140,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dtype", default="bfloat16")
     options = parser.parse_args()
-    command = ["serve", "--port", "0", "--threads", str(options.threads), "--dtype", options.dtype]
-    command += ["--max-running", str(options.max_running), "--format", "json"]
-    server = start(command)
-    try:
-        ready = wait_until_ready(server)
-        with options.out.with_suffix(".ndjson").open("w", encoding="utf-8") as rows:
-            load = Load(ready["url"], options.seed, rows)
-            result = measure(load, server.pid, options.clients, options.seconds)
-    finally:
-        server.terminate()
-        exit_code = server.wait(60)
-    result["server_exit_code"] = exit_code
+    words = ["--threads", str(options.threads), "--dtype", options.dtype, "--max-running", str(options.max_running)]
+    with running_server(*words) as server, options.out.with_suffix(".ndjson").open("w", encoding="utf-8") as rows:
+        result = measure(Load(server.url, options.seed, rows), server.pid, options.clients, options.seconds)
+    result["server_exit_code"] = server.exit_code
     problems = found_problems(result)
-    document = stamp(ready, command) | {"result": result, "problems": problems}
-    # The stamp's command line is the soak's.
-    document["command"] = "python " + " ".join(["-m", "tests.measure.load", *sys.argv[1:]])
-    write(options.out, document)
+    write(options.out, server.stamp() | {"result": result, "problems": problems})
     print("\n".join(problems) or "nothing is wrong")
     sys.exit(1 if problems else 0)
 

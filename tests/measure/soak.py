@@ -6,21 +6,19 @@ answer may have been a 5xx, and the resident memory is written down as it went.
 """
 
 import argparse
-import json
 import os
-import platform
 import random
-import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
-from tests.measure.common import CLASSES, ROOT, cpu_name, read_prompts, write
+from tests.measure.common import CLASSES, read_prompts, write
+from tests.measure.server import running_server, status
 
 LIMIT_BYTES = 1_500_000_000
 TIMEOUT_S = 600.0
@@ -160,37 +158,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--dtype", default="bfloat16")
     options = parser.parse_args()
-    command = ["serve", "--port", "0", "--threads", str(options.threads), "--dtype", options.dtype, "--format", "json"]
-    server = start(command)
-    try:
-        ready = wait_until_ready(server)
-        soak = Soak(ready["url"], options.seed)
-        result = run(soak, server.pid, options.requests)
-    finally:
-        server.terminate()
-        exit_code = server.wait(60)
-    result["server_exit_code"] = exit_code
-    document = stamp(ready, command) | {"result": result}
-    write(options.out, document)
+    with running_server("--threads", str(options.threads), "--dtype", options.dtype) as server:
+        result = run(Soak(server.url, options.seed), server.pid, options.requests)
+    result["server_exit_code"] = server.exit_code
+    write(options.out, server.stamp() | {"result": result})
     problems = found_problems(result)
     print("\n".join(problems) or "nothing was lost")
     sys.exit(1 if problems else 0)
-
-
-def start(command: Sequence[str]) -> subprocess.Popen[str]:
-    """Start ``jetspec`` so that it stops when this script is gone, even killed."""
-    words = [sys.executable, "-m", "jetspec_cli", *command, "--stop-with-stdin"]
-    return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-
-def wait_until_ready(server: subprocess.Popen[str]) -> dict[str, Any]:
-    """Return the event that says where the server listens."""
-    assert server.stdout is not None
-    for line in server.stdout:
-        event: dict[str, Any] = json.loads(line)
-        if event["kind"] == "ready":
-            return event
-    raise RuntimeError("the server did not start")
 
 
 def run(soak: Soak, pid: int, count: int) -> dict[str, Any]:
@@ -240,39 +214,10 @@ def has_ended_well(kind: str) -> bool:
     return ended.startswith(wanted) and "error" not in ended
 
 
-def status(pid: int) -> dict[str, int]:
-    """Return a process's memory in bytes, and its threads, as Linux counts them."""
-    found = {}
-    for line in Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines():
-        name, _, value = line.partition(":")
-        if name in ("VmRSS", "VmHWM", "Threads"):
-            found[name] = int(value.split()[0]) * (1024 if value.endswith("kB") else 1)
-    return found
-
-
 def memory(pid: int, num_done: int) -> dict[str, int]:
     """Return the resident memory now, in bytes, the threads, and after how many requests that is."""
     found = status(pid)
     return {"num_done": num_done, "rss": found["VmRSS"], "num_threads": found["Threads"]}
-
-
-def stamp(ready: dict[str, Any], command: list[str]) -> dict[str, Any]:
-    """Return what the report needs to be reproduced; the engine is in another process."""
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False)
-    return {
-        "schema_version": 1,
-        "commit": commit.stdout.strip(),
-        "command": "python " + " ".join(["-m", "tests.measure.soak", *sys.argv[1:]]),
-        "server_command": "jetspec " + " ".join(command),
-        "date": time.strftime("%Y-%m-%d"),
-        "environment": {
-            "platform": platform.platform(),
-            "cpu": cpu_name(),
-            "num_cores": os.cpu_count(),
-            "python": platform.python_version(),
-        },
-        "engine": {key: value for key, value in ready["info"].items() if not key.endswith("_path")},
-    }
 
 
 if __name__ == "__main__":
