@@ -19,9 +19,9 @@ from safetensors.torch import save_file
 from jetspec_engine.draft.config import HeadConfig
 from jetspec_engine.draft.config_refusals import PLUS_PLUS_HINT, is_plus_plus_name
 from jetspec_engine.draft.head import DraftHead
-from jetspec_engine.draft.json_text import read_json
 from jetspec_engine.draft.weight_files import INDEX_NAME, SINGLE_NAME, TensorEntry, find_tensors
 from jetspec_engine.errors import ArtifactError, system_error
+from jetspec_engine.json_text import read_json
 
 CONFIG_NAME = "config.json"
 DTYPE_NAMES = ("BF16", "F16", "F32")

@@ -7,7 +7,7 @@ Knows nothing of heads and targets.
 from pathlib import Path
 from typing import Any
 
-from jetspec_engine.draft.json_text import read_json
+from jetspec_engine.json_text import read_json
 
 TOKENIZER_NAME = "tokenizer.json"
 MAX_TOKENIZER_BYTES = 256 * 2**20

@@ -11,8 +11,8 @@ from typing import Any
 
 from safetensors import SafetensorError, safe_open
 
-from jetspec_engine.draft.json_text import read_json
 from jetspec_engine.errors import ArtifactError
+from jetspec_engine.json_text import read_json
 
 INDEX_NAME = "model.safetensors.index.json"
 SINGLE_NAME = "model.safetensors"

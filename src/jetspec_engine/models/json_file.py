@@ -3,13 +3,13 @@
 Knows nothing of what the keys mean.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
 from jetspec_engine.errors import ArtifactError
+from jetspec_engine.json_text import read_json
 
 MAX_JSON_BYTES = 256 * 1024 * 1024
 _REQUIRED = object()
@@ -32,18 +32,9 @@ class JsonFile:
         """Read a file that must hold one JSON object.
 
         Raises:
-            ArtifactError: the file is missing, too large, not UTF-8, not JSON, or not an object.
+            ArtifactError: see ``read_json``; or not an object.
         """
-        try:
-            if path.exists() and not path.is_file():
-                raise ArtifactError(f"{path}: no regular file, expected a JSON file")
-            if path.stat().st_size > MAX_JSON_BYTES:
-                raise ArtifactError(f"{path}: {path.stat().st_size} bytes, expected at most {MAX_JSON_BYTES}")
-            values = json.loads(path.read_text(encoding="utf-8-sig"))
-        except OSError as error:
-            raise ArtifactError(f"{path}: cannot be read: {error.strerror or error}") from error
-        except (ValueError, RecursionError) as error:
-            raise ArtifactError(f"{path}: not JSON: {error}") from error
+        values = read_json(path, max_bytes=MAX_JSON_BYTES)
         if not isinstance(values, dict):
             raise ArtifactError(f"{path}: {type(values).__name__}, expected a JSON object")
         return cls(name=str(path), values=values)

@@ -6,7 +6,6 @@ any argparse parser and reads any namespace. Knows nothing of models, so "chain"
 """
 
 import argparse
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -22,6 +21,7 @@ from jetspec_engine.config import (
     did_you_mean,
 )
 from jetspec_engine.errors import ConfigError
+from jetspec_engine.json_text import parse_json
 
 ALGORITHM = "JETSPEC"
 CHAIN = "chain"
@@ -145,8 +145,8 @@ def parse_config(text: str) -> dict[str, Any]:
             number JSON does not have, or another method.
     """
     try:
-        document = json.loads(text, object_pairs_hook=_unique, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        document = parse_json(text)
+    except ValueError as error:
         raise ConfigError(f"{CONFIG_OPTION}: not JSON: {error}", hint="""such as '{"tree_width": 8}'""") from error
     if not isinstance(document, dict):
         raise ConfigError(f"{CONFIG_OPTION}: {type(document).__name__}, expected a JSON object")
@@ -231,15 +231,3 @@ def _read(key: str, text: str) -> Any:
     if isinstance(value, float) and not math.isfinite(value):
         raise ConfigError(f"{_option(key)}: {text!r}, expected a finite number")
     return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    document = dict(pairs)
-    if len(document) != len(pairs):
-        twice = next(key for key, _ in pairs if sum(key == other for other, _ in pairs) > 1)
-        raise ConfigError(f"{CONFIG_OPTION}: key {twice!r} is given twice")
-    return document
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON number")

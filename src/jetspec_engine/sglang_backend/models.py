@@ -9,10 +9,10 @@ from pathlib import Path
 
 from jetspec_engine.config import ServeConfig
 from jetspec_engine.draft.config import HeadConfig
-from jetspec_engine.draft.json_text import read_json
 from jetspec_engine.draft.pair import check_pair
 from jetspec_engine.draft.shipped import SHIPPED_HEADS, shipped_head_folder
 from jetspec_engine.errors import ArtifactError
+from jetspec_engine.json_text import read_json
 from jetspec_engine.models import store
 from jetspec_engine.models.config import CONFIG_FILE, GENERATION_FILE
 from jetspec_engine.records import Progress

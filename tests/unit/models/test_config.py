@@ -186,6 +186,12 @@ BAD_VALUES = [
 ]
 
 
+def test_a_key_given_twice_is_refused_since_readers_differ_in_which_one_counts(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(base())[:-1] + ', "rope_theta": 5.0}')
+    with pytest.raises(ArtifactError, match=r"config\.json: key 'rope_theta' is given twice"):
+        DecoderConfig.from_folder(tmp_path)
+
+
 @pytest.mark.parametrize(("key", "value"), BAD_VALUES)
 def test_a_bad_value_is_refused_with_file_key_value_and_expectation(tmp_path: Path, key: str, value: object) -> None:
     with pytest.raises(ArtifactError) as caught:

@@ -85,7 +85,7 @@ BAD_JSON = {
     '{"tree_width": 65}': "width: 65",
     '{"tree_budget": 0}': "budget: 0",
     '{"tree_budget": "all"}': "budget: 'all'",
-    '{"tree_beta": NaN}': "NaN is no JSON number",
+    '{"tree_beta": NaN}': "beta: nan",
     '{"tree_beta": 1e999}': "beta: inf",
     '{"tree_rule": "top3gap"}': "rule: 'top3gap'",
     '{"tree_beta": 1, "tree_rule": "best_first"}': "belong to the rule top2gap",
