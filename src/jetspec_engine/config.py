@@ -6,7 +6,7 @@ Knows nothing of files, flags or the environment.
 import difflib
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Self
 
 from jetspec_engine.errors import ConfigError
@@ -207,7 +207,3 @@ class ServeConfig:
                 f"tree.budget: {tree.budget}, this server was started for at most {self.max_budget}",
                 hint="start it with --max-budget",
             )
-
-    def with_tree(self, tree: TreeConfig) -> Self:
-        """Return a copy that starts with another tree."""
-        return replace(self, tree=tree)

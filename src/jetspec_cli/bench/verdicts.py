@@ -9,9 +9,9 @@ Cell = Mapping[str, Any]
 OVERALL = "overall"
 
 
-def tree_cells(cells: Iterable[Cell], baseline: str = "linear") -> list[Cell]:
-    """Return the tree cells that have a speedup over a baseline; cells whose gate failed have none."""
-    return [cell for cell in cells if cell["role"] == "tree" and speedup(cell, baseline) is not None]
+def tree_cells(cells: Iterable[Cell]) -> list[Cell]:
+    """Return the tree cells that have a speedup over linear; cells whose gate failed have none."""
+    return [cell for cell in cells if cell["role"] == "tree" and speedup(cell) is not None]
 
 
 def speedup(cell: Cell, baseline: str = "linear") -> float | None:

@@ -75,8 +75,3 @@ class DraftHead(nn.Module):
         self.fc = nn.Linear(config.tapped_size, config.hidden_size, bias=False)
         self.hidden_norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.norm = nn.RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-
-    def project_context(self, tapped: torch.Tensor) -> torch.Tensor:
-        """Return the (..., E) context features of (..., T_l * E) concatenated target states."""
-        projected: torch.Tensor = self.hidden_norm(self.fc(tapped))
-        return projected

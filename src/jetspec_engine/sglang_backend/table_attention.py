@@ -9,12 +9,10 @@ only. Knows no engine; ``table_attention_reference`` is the kernel's slow twin.
 import torch
 from torch import Tensor
 
-NO_WINDOW = -1
-
 
 def table_attention_reference(
     query: Tensor, keys: Tensor, values: Tensor, *, table: Tensor, prefix_lens: Tensor, path: Tensor, depths: Tensor,
-    scale: float, window: int = NO_WINDOW,
+    scale: float, window: int,
 ) -> Tensor:  # fmt: skip
     """Attend in float32, one node at a time.
 

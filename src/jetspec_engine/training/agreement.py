@@ -7,11 +7,12 @@ from jetspec_engine.training.head_blocks import BlockGroup, HeadBlocks, Paramete
 from jetspec_engine.training.text_pool import TextPool
 
 NUM_ANCHORS = 32
+BATCH_ROWS = 32
 
 
 @torch.no_grad()
 def agreement(
-    head: HeadBlocks, parameters: Parameters, target: FrozenTarget, pool: TextPool, *, batch: int = 32
+    head: HeadBlocks, parameters: Parameters, target: FrozenTarget, pool: TextPool
 ) -> dict[str, float | list[float]]:
     """Return quick figures of a held-out pool: how often each depth's likeliest token is the text's own.
 
@@ -22,7 +23,7 @@ def agreement(
     D = config.block_size - 1
     hits, seen = torch.zeros(D, device=target.device), torch.zeros(D, device=target.device)
     chain, count = torch.zeros((), device=target.device), 0
-    for rows in torch.split(torch.arange(len(pool)), batch):
+    for rows in torch.split(torch.arange(len(pool)), BATCH_ROWS):
         part = pool.batch(rows)
         states, _ = target.read(part.tokens, config.target_layer_ids)
         context = head.context(parameters, states)

@@ -14,6 +14,8 @@ from torch import Tensor
 
 NS_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 NS_ROUNDS = 5
+MOMENTUM = 0.95
+BETAS = (0.9, 0.95)
 EPSILON = 1e-8
 
 
@@ -46,11 +48,9 @@ class Optimizer:
         *,
         use_muon: bool,
         weight_decay: float,
-        momentum: float = 0.95,
-        betas: tuple[float, float] = (0.9, 0.95),
     ) -> None:
         self.parameters = parameters
-        self.weight_decay, self.momentum, self.betas = weight_decay, momentum, betas
+        self.weight_decay = weight_decay
         matrices = [name for name, p in parameters.items() if p.ndim == 2]
         self.muon_names = matrices if use_muon else []
         self.adam_names = [name for name in parameters if name not in self.muon_names]
@@ -78,8 +78,8 @@ class Optimizer:
         for shape, names in by_shape.items():
             fresh = [grads[n] for n in names]
             buffers = [self.first[n] for n in names]
-            torch._foreach_lerp_(buffers, fresh, 1 - self.momentum)
-            pushed = torch._foreach_lerp(fresh, buffers, self.momentum)
+            torch._foreach_lerp_(buffers, fresh, 1 - MOMENTUM)
+            pushed = torch._foreach_lerp(fresh, buffers, MOMENTUM)
             updates = orthogonalise(torch.stack(pushed)) * (lr * 0.2 * max(shape) ** 0.5)
             weights = [self.parameters[n] for n in names]
             torch._foreach_mul_(weights, 1 - lr * self.weight_decay)
@@ -87,7 +87,7 @@ class Optimizer:
 
     def _adam(self, grads: Mapping[str, Tensor], lr: Tensor) -> None:
         names = self.adam_names
-        beta1, beta2 = self.betas
+        beta1, beta2 = BETAS
         weights, fresh = [self.parameters[n] for n in names], [grads[n] for n in names]
         first, second = [self.first[n] for n in names], [self.second[n] for n in names]
         torch._foreach_lerp_(first, fresh, 1 - beta1)

@@ -17,6 +17,9 @@ from torch import Tensor
 NUMBER_SLOTS = {"n": (2, 99), "m": (2, 99), "k": (2, 99), "big": (100, 999)}
 NGRAM = 8
 STYLE_SHARE = 0.5
+OPEN_SHARE = 0.35
+OTHER_PREFIX_SHARE = 0.1
+MAX_TOKENS = 120
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,7 @@ def load_seeds() -> dict[str, Any]:
     return tomllib.loads(text)
 
 
-def compose(seeds: dict[str, Any], count: int, seed: int, *, open_share: float = 0.35) -> list[UserTurn]:
+def compose(seeds: dict[str, Any], count: int, seed: int) -> list[UserTurn]:
     """Draw user turns: families by weight, complete ones without repeats (up to a few tries)."""
     draw = random.Random(seed)
     families = list(seeds["families"].values())
@@ -88,7 +91,7 @@ def compose(seeds: dict[str, Any], count: int, seed: int, *, open_share: float =
     seen: set[str] = set()
     turns: list[UserTurn] = []
     for family in draw.choices(families, weights, k=count):
-        if draw.random() < open_share:
+        if draw.random() < OPEN_SHARE:
             turns.append(UserTurn(draw.choice(family["openings"]), is_open=True))
             continue
         for _ in range(4):
@@ -119,16 +122,14 @@ def encode_turns(
     *,
     device: torch.device,
     seed: int,
-    other_prefix_share: float = 0.1,
-    max_tokens: int = 120,
 ) -> PromptTable:
-    """Put the turns in the chat format and encode them; longer ones than max_tokens are dropped."""
+    """Put the turns in the chat format and encode them; longer ones than ``MAX_TOKENS`` are dropped."""
     draw = random.Random(seed)
     texts = []
     for turn in turns:
-        is_other = len(chat.prefixes) > 1 and draw.random() < other_prefix_share
+        is_other = len(chat.prefixes) > 1 and draw.random() < OTHER_PREFIX_SHARE
         texts.append((draw.choice(chat.prefixes[1:]) if is_other else chat.prefixes[0]) + turn.text)
-    pairs = [(ids, turn.is_open) for ids, turn in zip(encode(texts), turns, strict=True) if len(ids) <= max_tokens]
+    pairs = [(ids, turn.is_open) for ids, turn in zip(encode(texts), turns, strict=True) if len(ids) <= MAX_TOKENS]
     width = max(len(ids) for ids, _ in pairs)
     tokens = torch.tensor([ids + [0] * (width - len(ids)) for ids, _ in pairs], dtype=torch.long)
     return PromptTable(

@@ -10,6 +10,7 @@ from torch import Tensor
 GRAM = 4
 WINDOW = 32
 LOOP_SHARE = 0.9
+LOOK_BACK = 96
 _MIX = 1_000_003
 
 
@@ -47,14 +48,14 @@ def loop_onset(tokens: Tensor, starts: Tensor, lengths: Tensor) -> Tensor:
     return torch.minimum(first, lengths)
 
 
-def is_looping(tokens: Tensor, starts: Tensor, positions: Tensor, *, look_back: int = 96) -> Tensor:
+def is_looping(tokens: Tensor, starts: Tensor, positions: Tensor) -> Tensor:
     """Return (R,) bool: whether the text that ends at each row's position is in a loop by now.
 
-    Looks at the last ``look_back`` tokens only; rows with fewer answer tokens are not looping yet.
+    Looks at the last ``LOOK_BACK`` tokens only; rows with fewer answer tokens are not looping yet.
     """
-    offsets = torch.arange(look_back, device=tokens.device)
-    at = (positions[:, None] + 1 - look_back + offsets).clamp(min=0)
+    offsets = torch.arange(LOOK_BACK, device=tokens.device)
+    at = (positions[:, None] + 1 - LOOK_BACK + offsets).clamp(min=0)
     recent = tokens.gather(1, at)
-    full = torch.full_like(positions, look_back)
+    full = torch.full_like(positions, LOOK_BACK)
     again = repeated(recent, torch.zeros_like(positions), full)[:, -WINDOW:].sum(1)
-    return (again >= LOOP_SHARE * WINDOW) & (positions + 1 - starts >= look_back)
+    return (again >= LOOP_SHARE * WINDOW) & (positions + 1 - starts >= LOOK_BACK)

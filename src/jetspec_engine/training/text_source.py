@@ -17,6 +17,7 @@ from jetspec_engine.training.text_pool import TextPool
 from jetspec_engine.training.writer import Writer
 
 PART_SEED = 1000
+NUM_CHECKED_ROWS = 64
 
 
 def write_text(
@@ -65,12 +66,12 @@ def allowed_rows(pool: TextPool, files: TargetFiles, kept_out: HeldOut) -> torch
     return torch.tensor(flags, dtype=torch.bool)
 
 
-def agreement_with_reading(target: FrozenTarget, pool: TextPool, num_rows: int = 64) -> float:
+def agreement_with_reading(target: FrozenTarget, pool: TextPool) -> float:
     """Return how much of the greedy text is the target's choice when it reads the text as a whole.
 
     Far from 1 means that writing and reading disagree, and that the text is worthless.
     """
-    rows = pool.is_greedy.nonzero()[:num_rows, 0]
+    rows = pool.is_greedy.nonzero()[:NUM_CHECKED_ROWS, 0]
     if not len(rows):
         return 1.0
     part = pool.batch(rows)

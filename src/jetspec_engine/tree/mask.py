@@ -27,33 +27,18 @@ def positions(length: Any, depths: Any) -> Any:
     return length + depths
 
 
-def ancestor_words(parents: NDArray[np.int64], bits: int = 64) -> NDArray[Any]:
-    """Return the mask as bits: node j is bit ``j % bits`` of word ``j // bits`` of the row.
-
-    Args:
-        parents: (N,) parent indices.
-        bits: 32 or 64 a word.
-
-    Returns:
-        (N, ceil(N / bits)) int32 or int64.
-    """
-    rows: list[int] = []
-    for node, parent in enumerate(parents.tolist()):
-        rows.append((rows[parent] if parent >= 0 else 0) | 1 << node)
-    num_bytes = -(-len(rows) // bits) * bits // 8
-    packed = b"".join([row.to_bytes(num_bytes, "little") for row in rows])
-    words = np.frombuffer(bytearray(packed), dtype="<i8" if bits == 64 else "<i4")
-    return words.reshape(len(rows), -1)
-
-
 def ancestor_mask(parents: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Return (N, N) bool: row i sees column j exactly when j is i or one of its ancestors.
 
     Args:
         parents: (N,) parent indices.
     """
-    count = len(parents)
-    flat = ancestor_words(parents).view(np.uint8)
+    rows: list[int] = []  # bit j of a row is column j
+    for node, parent in enumerate(parents.tolist()):
+        rows.append((rows[parent] if parent >= 0 else 0) | 1 << node)
+    count = len(rows)
+    packed = b"".join([row.to_bytes(-(-count // 8), "little") for row in rows])
+    flat = np.frombuffer(packed, dtype=np.uint8).reshape(count, -1)
     return np.unpackbits(flat, axis=1, count=count, bitorder="little").view(np.bool_)
 
 
@@ -79,24 +64,3 @@ def ancestor_mask_batched(parents: Tensor, max_depth: int) -> Tensor:
         sees = sees | sees.gather(1, jump.unsqueeze(-1).expand(batch, count, count))
         reach *= 2
     return sees
-
-
-def pack_words(mask: Tensor, bits: int = 64) -> Tensor:
-    """Return boolean masks as bit words, laid out as ``ancestor_words`` does.
-
-    Args:
-        mask: (..., N, M) bool on any device.
-        bits: 32 or 64 a word.
-
-    Returns:
-        (..., N, ceil(M / bits)) int32 or int64 on the same device. No host sync.
-    """
-    count = mask.shape[-1]
-    num_words = -(-count // bits)
-    padded = torch.nn.functional.pad(mask, (0, num_words * bits - count))
-    grouped = padded.reshape(*mask.shape[:-1], num_words, bits).long()
-    # Bit 63 shifts into the sign, as it should; the sum of distinct powers never carries.
-    words = (grouped << torch.arange(bits, device=mask.device)).sum(dim=-1)
-    if bits == 64:
-        return words
-    return torch.where(words >= 1 << 31, words - (1 << 32), words).int()

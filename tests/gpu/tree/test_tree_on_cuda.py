@@ -13,7 +13,6 @@ from jetspec_engine.tree.accept_batched import accept_greedy_batched
 from jetspec_engine.tree.batched import build_best_first_batched
 from jetspec_engine.tree.best_first import build_best_first
 from jetspec_engine.tree.candidates import chain_candidates, top_candidates
-from jetspec_engine.tree.mask import pack_words
 from jetspec_engine.tree.record import DraftTree
 from support.tree_cases import ODD, TIED, assert_same_tree, candidates_of, random_candidates
 
@@ -88,7 +87,6 @@ def test_one_round_never_syncs_with_the_host(no_sync):
     top_candidates(logits, 8)
     chain_candidates(logits)
     trees = build_best_first_batched(anchors, tokens, logprobs, num_nodes=64, budget=budget, width=width)
-    pack_words(trees.mask)
     accept_greedy_batched(trees, greedy_ids(torch.zeros(64, 1000, device="cuda"))[None], 15)
 
 

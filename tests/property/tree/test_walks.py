@@ -1,6 +1,5 @@
 """Masks, links and the accept walk equal their slow twins on trees of any shape."""
 
-import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +8,7 @@ from jetspec_engine.tree.accept import NON_FINITE, accept_greedy
 from jetspec_engine.tree.accept_batched import accept_greedy_batched
 from jetspec_engine.tree.batched import TreeBatch
 from jetspec_engine.tree.links import sibling_links
-from jetspec_engine.tree.mask import ancestor_mask, ancestor_mask_batched, ancestor_words, pack_words
+from jetspec_engine.tree.mask import ancestor_mask, ancestor_mask_batched
 from jetspec_engine.tree.reference import accept_reference, ancestor_mask_reference, sibling_links_reference
 from support.tree_cases import THOROUGH, random_trees, tree_of
 
@@ -57,23 +56,6 @@ def test_masks_equal_reference(tree):
     assert (ancestor_mask(tree.parents) == expected).all()
     batched = ancestor_mask_batched(torch.tensor(tree.parents)[None], max(1, tree.max_depth))
     assert (batched[0].numpy() == expected).all()
-
-
-@THOROUGH
-@given(st.integers(1, 150), st.sampled_from((32, 64)), st.randoms(use_true_random=False))
-def test_packed_words_equal_the_mask(count, bits, random):
-    parents = np.array([-1] + [random.randrange(node) for node in range(1, count)], dtype=np.int64)
-    mask = ancestor_mask(parents)
-    words = ancestor_words(parents, bits)
-    assert words.dtype == (np.int64 if bits == 64 else np.int32)
-    unpacked = np.zeros_like(mask)
-    for row in range(count):
-        for column in range(count):
-            unpacked[row, column] = int(words[row, column // bits]) >> (column % bits) & 1
-    assert (unpacked == mask).all()
-    packed = pack_words(torch.from_numpy(mask)[None], bits)
-    assert packed.dtype == (torch.int64 if bits == 64 else torch.int32)
-    assert (packed[0].numpy() == words).all()
 
 
 @THOROUGH

@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from jetspec_engine.tree.mask import ancestor_mask, ancestor_mask_batched, ancestor_words, pack_words, positions
+from jetspec_engine.tree.mask import ancestor_mask, ancestor_mask_batched, positions
 
 PARENTS = np.array([-1, 0, 0, 1, 2])
 EXPECTED = np.array([[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [1, 0, 1, 0, 0], [1, 1, 0, 1, 0], [1, 0, 1, 0, 1]], dtype=bool)
@@ -23,17 +23,6 @@ def test_case_07_siblings_share_a_position():
     ]
 
 
-def test_words_of_a_chain_fill_up_to_the_sign_bit():
-    chain = np.arange(-1, 64)
-    words = ancestor_words(chain, 64)
-    assert words.shape == (65, 2)
-    assert words[63].tolist() == [-1, 0]
-    assert words[64].tolist() == [-1, 1]
-    assert ancestor_words(chain, 32)[32].tolist() == [-1, 1, 0]
-    assert (pack_words(torch.from_numpy(ancestor_mask(chain)), 32).numpy() == ancestor_words(chain, 32)).all()
-
-
-def test_masks_and_words_can_be_handed_to_torch():
+def test_a_mask_can_be_handed_to_torch():
     """from_numpy warns about read-only memory, and warnings are errors here."""
     torch.from_numpy(ancestor_mask(PARENTS))
-    torch.from_numpy(ancestor_words(PARENTS))
