@@ -16,7 +16,7 @@ from jetspec_engine.protocol import Candidates
 from jetspec_engine.tree.accept import accept_greedy, greedy_ids
 from jetspec_engine.tree.batched import build_best_first_batched
 from jetspec_engine.tree.candidates import chain_candidates, top_candidates
-from jetspec_engine.tree.mask import ancestor_mask, ancestor_words
+from jetspec_engine.tree.mask import ancestor_mask
 from jetspec_engine.tree.rules import BUILDERS
 from support.tree_cases import random_candidates
 
@@ -44,7 +44,6 @@ def main() -> None:
     ids = torch.zeros(64, dtype=torch.int64)
     show("accept_greedy N64", lambda: accept_greedy(tree, ids))
     show("ancestor_mask N64", lambda: ancestor_mask(tree.parents))
-    show("ancestor_words N64", lambda: ancestor_words(tree.parents))
     batch = (torch.ones(1, dtype=torch.int64), candidates.tokens[None], candidates.logprobs[None])
     show("batched best_first W8 N64 D15, 1 request", lambda: build_best_first_batched(*batch, num_nodes=64))
     for dtype in (torch.bfloat16, torch.float32):
