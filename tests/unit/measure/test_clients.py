@@ -125,3 +125,17 @@ def test_clients_agree_only_where_the_passes_can_tell(clients, ours, other, verd
 )
 def test_the_interval_of_a_median_is_the_sign_tests(clients, count, expected):
     assert clients.median_interval(list(range(count))[::-1]) == expected
+
+
+def test_our_client_is_held_against_a_server_whose_moments_are_known(tmp_path):
+    command = [sys.executable, "-m", "tests.measure.client_truth", "--concurrency=3", "--rounds=2"]
+    ran = subprocess.run(
+        [*command, f"--out={tmp_path}/o.json"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ran.returncode == 0, ran.stderr
+    (row,) = json.loads((tmp_path / "o.json").read_text())["rows"]
+    assert row["requests"] == 6
+    # What else the machine does only adds.
+    assert min(row["true_ttft_ms"], row["ttft_ms"]) >= 30
+    assert min(row["true_e2e_ms"], row["e2e_ms"]) >= 30 + 56 * 4
+    assert 1 < row["mean_concurrency"] <= 3
