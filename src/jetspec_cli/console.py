@@ -66,6 +66,13 @@ class Bar:
         if self._progress is not None:
             self._progress.update(self._task, description=label, completed=done, total=total)
 
+    def say(self, message: str) -> None:
+        """Tell what goes on: as the label where the bar is drawn, as a line elsewhere."""
+        if self._progress is None:
+            talk(message)
+        else:
+            self.update(label=message)
+
 
 @contextmanager
 def bar(label: str, total: float | None) -> Iterator[Bar]:

@@ -73,14 +73,10 @@ class BenchLive:
         self._out = out
         self._cell = ""
         self._started = time.monotonic()
-        self._num_before = 0
 
     def on_start(self, message: str) -> None:
         """A server is being started or reached, or says something while it starts."""
-        if console.is_live():
-            self._bar.update(label=message)
-        else:
-            console.talk(message)
+        self._bar.say(message)
 
     def on_block(self, num_done: int, num_total: int, label: str) -> None:
         """A block is done."""

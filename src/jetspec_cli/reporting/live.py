@@ -28,11 +28,11 @@ class Live:
     def on_start(self, message: str) -> None:
         """A server is being started or reached."""
         self._num_done, self._started, self._left = 0, time.monotonic(), ""
-        self._say(message)
+        self._bar.say(message)
 
     def on_progress(self, message: str) -> None:
         """The starting server says something."""
-        self._say(message)
+        self._bar.say(message)
 
     def on_step(self, step: Any) -> None:
         """A generation is done; time left counts from the first one on."""
@@ -58,11 +58,5 @@ class Live:
     def on_evidence(self, evidence: Mapping[str, Any], document: Mapping[str, Any]) -> str:
         """A mismatch was investigated."""
         folder = self._outputs.keep_evidence(evidence, document)
-        self._say(f"evidence of a mismatch: {folder}")
+        self._bar.say(f"evidence of a mismatch: {folder}")
         return folder
-
-    def _say(self, message: str) -> None:
-        if console.is_live():
-            self._bar.update(label=message)
-        else:
-            console.talk(message)
