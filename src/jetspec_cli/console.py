@@ -1,18 +1,51 @@
 """Where everything printed goes through: stdout is data, stderr is talk.
 
-Knows nothing of what is printed. Rich is imported when a bar is drawn, not before.
+Text comes from anywhere (model names, prompt ids, another server's errors): what would steer a terminal, or what its
+encoding lacks, is written as JSON's escape. Knows nothing of what is printed. Rich is imported when a bar is drawn,
+not before.
 """
 
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, TextIO
 
+# Control characters but for tab and line feed, marks that turn the direction of writing, halves of surrogate pairs.
+STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
-def write(stream: TextIO, text: str) -> None:
+
+def printable(text: str, encoding: str = "utf-8") -> str:
+    """Return text that only shows itself, in characters that an encoding has; JSON stays the same JSON."""
+    text = STEERING.sub(_escaped, text)
+    try:
+        text.encode(encoding)
+    except UnicodeEncodeError:
+        return "".join(one if _has(encoding, one) else json.dumps(one)[1:-1] for one in text)
+    return text
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1]
+
+
+def _has(encoding: str, character: str) -> bool:
+    try:
+        character.encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def write(stream: TextIO, text: str, style: str = "") -> None:
     """Write text and a newline. A reader that went away (``| head``) does not change the command's exit code."""
+    text = printable(text, getattr(stream, "encoding", None) or "utf-8")
+    if style:
+        from rich.style import Style
+
+        text = Style.parse(style).render(text)
     try:
         print(text, file=stream, flush=True)
     except BrokenPipeError:
@@ -20,9 +53,9 @@ def write(stream: TextIO, text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-def data(text: str) -> None:
-    """Write to stdout what the command was asked for."""
-    write(sys.stdout, text)
+def data(text: str, style: str = "") -> None:
+    """Write to stdout what the command was asked for; in a style of rich's where colour is wanted."""
+    write(sys.stdout, text, style if can_color() else "")
 
 
 def data_json(document: Mapping[str, Any], *, indent: int | None = 2) -> None:
@@ -64,7 +97,8 @@ class Bar:
     def update(self, *, label: str | None = None, done: float | None = None, total: float | None = None) -> None:
         """Change the label, the amount done or the total; None leaves a value as it is."""
         if self._progress is not None:
-            self._progress.update(self._task, description=label, completed=done, total=total)
+            shown = None if label is None else printable(label)
+            self._progress.update(self._task, description=shown, completed=done, total=total)
 
     def say(self, message: str) -> None:
         """Tell what goes on: as the label where the bar is drawn, as a line elsewhere."""
@@ -90,4 +124,4 @@ def bar(label: str, total: float | None) -> Iterator[Bar]:
         TimeRemainingColumn(elapsed_when_finished=True),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
-        yield Bar(progress, progress.add_task(label, total=total))
+        yield Bar(progress, progress.add_task(printable(label), total=total))

@@ -5,6 +5,7 @@ The environment is read here and in ``console`` only, and never written. Tokens 
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -96,7 +97,7 @@ def git_commit() -> str | None:
 
 
 def redacted_command(argv: Sequence[str]) -> list[str]:
-    """Return the command line as ``jetspec ...``, with the value of ``--api-key`` blanked."""
+    """Return the command line as ``jetspec ...``, with the value of ``--api-key`` and a URL's user blanked."""
     shown = ["jetspec"]
     is_secret = False
     for word in argv[1:]:
@@ -105,9 +106,14 @@ def redacted_command(argv: Sequence[str]) -> list[str]:
         elif word.startswith("--api-key="):
             shown.append("--api-key=***")
         else:
-            shown.append(word)
+            shown.append(without_user(word))
         is_secret = word == "--api-key"
     return shown
+
+
+def without_user(url: str) -> str:
+    """Return a URL, or any word with one in it, without the user and password before its host."""
+    return re.sub("://[^/?#]*@", "://***@", url)
 
 
 def stamp() -> dict[str, Any]:

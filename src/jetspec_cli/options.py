@@ -6,6 +6,7 @@ here default to None. Knows nothing of what commands do.
 
 import itertools
 import math
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -236,6 +237,30 @@ def writable_folder(flag: str, path: Path) -> None:
         raise ConfigError(f"{flag}: {path}: a file, expected a folder", hint=f"name another folder: {flag}") from error
     except (OSError, ValueError) as error:
         raise _unwritable(flag, path, error) from error
+
+
+def separate_files(outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None]) -> None:
+    """Raise ConfigError when what is written would replace what is read, or another output.
+
+    Args:
+        outputs, inputs: files by the flag that names them. Pipes and devices may be named twice.
+    """
+    taken = {_place(path): flag for flag, path in inputs.items() if path is not None}
+    for flag, path in outputs.items():
+        if path is None or (path.exists() and not path.is_file()):
+            continue
+        earlier = taken.setdefault(_place(path), flag)
+        if earlier != flag:
+            raise ConfigError(f"{flag}: {path}: the file of {earlier} too", hint=f"name another file: {flag}")
+
+
+def _place(path: Path) -> tuple[int, int] | str:
+    """Return what two names of one file share: links of both kinds are one file."""
+    try:
+        found = path.stat()
+    except (OSError, ValueError):
+        return os.path.realpath(path)
+    return found.st_dev, found.st_ino
 
 
 def _unwritable(flag: str, path: Path, error: Exception) -> ConfigError:

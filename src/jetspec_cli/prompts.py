@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jetspec_cli.console import printable
 from jetspec_engine.config import did_you_mean
 from jetspec_engine.errors import ArtifactError
 
@@ -143,11 +144,11 @@ def _prompt_from(given: Mapping[str, Any]) -> Prompt:
         found = "none" if not content else " and ".join(content)
         raise _LineError(f"expected exactly one of {', '.join(CONTENT_KEYS)}, found {found}")
     return Prompt(
-        prompt_id=_text(given, "id"),
+        prompt_id=_name(given, "id"),
         text=_text(given, "prompt") if "prompt" in given else None,
         messages=_messages(given["messages"]) if "messages" in given else None,
         input_ids=_input_ids(given["input_ids"]) if "input_ids" in given else None,
-        text_class=_text(given, "class") if "class" in given else "",
+        text_class=_name(given, "class") if "class" in given else "",
         max_new_tokens=_positive(given, "max_new_tokens") if "max_new_tokens" in given else None,
     )
 
@@ -162,6 +163,14 @@ def _text(given: Mapping[str, Any], key: str) -> str:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
         raise _LineError(f"{key}: half of a surrogate pair at character {error.start + 1}") from error
+    return value
+
+
+def _name(given: Mapping[str, Any], key: str) -> str:
+    """Return a text that stands in one line of a table."""
+    value = _text(given, key)
+    if printable(value) != value or "\n" in value or "\t" in value:
+        raise _LineError(f"{key}: {value!r}, expected no control characters")
     return value
 
 

@@ -139,6 +139,79 @@ def test_text_from_outside_is_escaped_in_the_page(jetspec, results, tmp_path):
     assert "<script>alert" not in jetspec("matrix", results, "--format", "html").out
 
 
+def test_text_where_a_number_belongs_is_escaped_in_the_page(jetspec, results):
+    file = results / "sweep.json"
+    document = json.loads(file.read_text())
+    for cell in document["cells"]:
+        cell["accept_length"] = '"><script>alert(1)</script>'
+    file.write_text(json.dumps(document))
+    result = jetspec("matrix", results, "--format", "html")
+    assert result.code in (0, 4)
+    assert "<script>alert" not in result.out
+
+
+def test_a_spreadsheet_finds_no_formula(jetspec, results):
+    file = results / "sweep.json"
+    file.write_text(file.read_text().replace("mock-target", "=HYPERLINK(1)"))
+    rows = list(csv.DictReader(io.StringIO(jetspec("matrix", results, "--format", "csv").out)))
+    assert {row["target"] for row in rows} == {"'=HYPERLINK(1)"}
+    assert all(float(row["accept_length"]) >= 1 for row in rows)
+
+
+@pytest.mark.parametrize("kind", ["table", "md", "csv", "html"])
+def test_a_report_does_not_steer_a_terminal(jetspec, results, tmp_path, kind):
+    file = results / "sweep.json"
+    file.write_text(file.read_text().replace("mock-target", "\\u001b[2J\\u009b31m\\u202e"))
+    assert jetspec("matrix", results, "--format", kind, "--out", tmp_path / "o").code == 0
+    for text in (jetspec("matrix", results, "--format", kind).out, (tmp_path / "o").read_text()):
+        assert "u001b" in text
+        assert not re.search("[\x1b\x9b\u202e]", text)
+
+
+@pytest.mark.parametrize("kind", ["table", "html"])
+def test_numbers_beyond_a_float_are_4(jetspec, results, kind):
+    file = results / "sweep.json"
+    document = json.loads(file.read_text())
+    for cell in document["cells"]:
+        for found in cell["against"].values():
+            found["speedup"] = {"value": 10**400, "low": None, "high": None}
+            found["speedup_by_class"] = dict.fromkeys(found.get("speedup_by_class", ()), 10**400)
+    file.write_text(json.dumps(document))
+    assert jetspec("matrix", results, "--format", kind).code == 4
+
+
+def test_a_picture_of_hundreds_of_plots_is_refused_and_not_drawn_for_minutes(jetspec, results, tmp_path):
+    pytest.importorskip("matplotlib")
+    file = results / "sweep.json"
+    document = json.loads(file.read_text())
+    [cell] = [cell for cell in document["cells"] if cell["label"] == "W4 B16"]
+    document["cells"] += [
+        {**cell, "label": f"g0 {n}", "tree": {**cell["tree"], "rule": "top2gap", "g0": float(n)}} for n in range(150)
+    ]
+    file.write_text(json.dumps(document))
+    result = jetspec("matrix", results, "--out", tmp_path / "p.png")
+    assert result.code == 2
+    assert "in one picture, expected at most" in result.err
+    assert jetspec("matrix", results, "--out", tmp_path / "p.html").code == 0
+
+
+@pytest.mark.parametrize("kind", ["json", "table"])
+def test_results_are_never_replaced_by_a_report_of_them(jetspec, results, kind):
+    file = results / "sweep.json"
+    before = file.read_bytes()
+    result = jetspec("matrix", results, "--format", kind, "--out", file)
+    assert result.code == 2
+    assert "holds results, which would be lost" in result.err + result.out
+    assert file.read_bytes() == before
+    report = results / "matrix.json"
+    assert [jetspec("matrix", results, "--out", report).code for _ in range(2)] == [0, 0]
+
+
+def test_the_name_decides_the_format_in_capitals_too(jetspec, results, tmp_path):
+    assert jetspec("matrix", results, "--out", tmp_path / "X.HTML").code == 0
+    assert (tmp_path / "X.HTML").read_text().startswith("<!doctype html>")
+
+
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_pictures(jetspec, results, tmp_path, kind):
     pytest.importorskip("matplotlib")

@@ -59,7 +59,7 @@ def load_all(paths: Iterable[Path]) -> list[Document]:
     found: dict[Path, Document] = {}
     for path in paths:
         for file in sorted(path.rglob("*.json")) if path.is_dir() else [path]:
-            if path.is_dir() and not _is_ours(file):
+            if path.is_dir() and not _is_kind(file, otherwise=True):
                 continue
             found[file.absolute()] = {**load_document(file), "source": file.name}
     if not found:
@@ -100,9 +100,14 @@ def merge(documents: Iterable[Document]) -> tuple[list[dict[str, Any]], list[str
     return list(cells.values()), notes
 
 
-def _is_ours(path: Path) -> bool:
+def is_results(path: Path) -> bool:
+    """Say whether a file holds results."""
+    return path.is_file() and _is_kind(path, otherwise=False)
+
+
+def _is_kind(path: Path, *, otherwise: bool) -> bool:
     try:
         document = parse_json(path.read_bytes())
     except (OSError, ValueError):
-        return True
+        return otherwise
     return isinstance(document, dict) and document.get("kind") in KINDS

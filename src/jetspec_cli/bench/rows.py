@@ -1,8 +1,8 @@
 """Rows of a measurement: one JSON object a line, appended and synced one by one, so that a killed run keeps them.
 
 The first line says which measurement the rows belong to. A last line torn by a crash is cut off. Rows with the same
-key replace earlier ones. Every row carries a checksum, so a row that was changed is refused. Knows nothing of what rows
-mean beyond their key.
+key replace earlier ones. Every row carries a checksum, so a row that was changed is refused. One process at a time
+writes a file, where the system has locks. Knows nothing of what rows mean beyond their key.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import IO, Any, Self
 from jetspec_cli.bench.plan import Block
 from jetspec_cli.json_text import parse_json
 from jetspec_cli.reporting.json_doc import finite
-from jetspec_engine.errors import ArtifactError, ConfigError
+from jetspec_engine.errors import ArtifactError, ConfigError, UnavailableError
 
 SCHEMA_VERSION = 1
 KEY = ("pairing", "repeat", "prompt_id", "arm")
@@ -35,6 +35,7 @@ class RowLog:
     Raises:
         ConfigError: the file holds rows of another measurement.
         ArtifactError: the file is not one of ours.
+        UnavailableError: another process is writing it.
 
     Attributes:
         num_found: rows that were there before.
@@ -44,10 +45,15 @@ class RowLog:
         self._rows: dict[tuple[Any, ...], Row] = {}
         self._file: IO[bytes] | None = None
         if path is not None:
-            for row in _open_rows(path, fingerprint):
-                self._keep(row)
             self._file = path.open("ab")
-            if self._file.tell() == 0:
+            try:
+                _lock(self._file, path)
+                for row in _open_rows(path, fingerprint):
+                    self._keep(row)
+            except BaseException:
+                self._file.close()
+                raise
+            if os.fstat(self._file.fileno()).st_size == 0:
                 self._write({"schema_version": SCHEMA_VERSION, "kind": "rows", "fingerprint": fingerprint})
         self.num_found = len(self._rows)
 
@@ -89,10 +95,24 @@ class RowLog:
         os.fsync(self._file.fileno())
 
 
+def _lock(file: IO[bytes], path: Path) -> None:
+    """Keep other processes from writing; a process that ends, however it ends, lets go."""
+    try:
+        import fcntl
+    except ImportError:  # not on Windows
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        hint = "wait for it, or write to another place: --out"
+        raise UnavailableError(f"{path}: another run is writing it", hint=hint) from error
+    except OSError:
+        # Some network file systems have no locks.
+        return
+
+
 def _open_rows(path: Path, fingerprint: str) -> list[Row]:
-    """Return the rows in a file, after cutting off a torn last line; none when there is no file."""
-    if not path.exists():
-        return []
+    """Return the rows in a file, after cutting off a torn last line."""
     content = path.read_bytes()
     if not content.startswith(HEADER_BEGINS[: len(content)]):
         raise ArtifactError(f"{path}:1: not rows of a measurement", hint="write to another place: --out")

@@ -70,7 +70,10 @@ def gate(
     )  # fmt: skip
     spec = load_spec(gate_file, flags)
     links = Links(url=url, oracle_url=oracle_url, api_key=api_key or environment.api_key(), timeout_s=timeout_s)
-    outputs = Outputs(out=out, junit=junit, summary=summary or environment.job_summary(), as_json=output == "json")
+    outputs = Outputs(
+        out=out, junit=junit, summary=summary or environment.job_summary(), as_json=output == "json",
+        inputs={"--prompts": spec.prompts, "--gate": gate_file},
+    )  # fmt: skip
     asked = read_prompts(spec.prompts)
     with console.bar("gate", None) as bar:
         document = execute(spec, asked, links, environment.redacted_command(sys.argv), Live(bar, outputs, len(asked)))

@@ -7,7 +7,7 @@ import typer
 
 from jetspec_cli import options
 
-MALFORMED = (KeyError, IndexError, TypeError, AttributeError, ValueError)
+MALFORMED = (KeyError, IndexError, TypeError, AttributeError, ValueError, ArithmeticError)
 FORMATS = ("table", "md", "csv", "json", "html", "svg", "png")
 Paths = Annotated[list[Path], typer.Argument(metavar="DIR_OR_FILES...", help="Result documents, or folders of them.")]
 Format = Annotated[
@@ -23,16 +23,18 @@ def matrix(*, paths: Paths, output: Format = None, out: Out = None, baseline: Ba
     """Render results: W x B and beta x g0 matrices of speedup, accept length, step cost ratio and verdict."""
     from jetspec_cli import console, exit_codes
     from jetspec_cli.bench.baseline import compare
-    from jetspec_cli.bench.loading import load_all, merge
+    from jetspec_cli.bench.loading import is_results, load_all, merge
     from jetspec_cli.bench.matrices import report
     from jetspec_cli.reporting.json_doc import finite
     from jetspec_cli.reporting.matrix_files import write
-    from jetspec_engine.errors import ArtifactError, InconclusiveError
+    from jetspec_engine.errors import ArtifactError, ConfigError, InconclusiveError
 
-    named = out.suffix.lstrip(".") if out is not None else ""
+    named = out.suffix.lstrip(".").lower() if out is not None else ""
     kind = output or (named if named in FORMATS else "table")
     options.check_format(kind, FORMATS)
     options.writable_file("--out", out)
+    if out is not None and is_results(out):
+        raise ConfigError(f"--out: {out}: holds results, which would be lost", hint="name another file: --out")
     documents = load_all(paths)
     earlier = load_all([baseline]) if baseline is not None else []
     compared = None

@@ -36,10 +36,15 @@ def run(spec: BenchSpec, link: Link, *, out: Path | None, output: str, is_dry: b
         console.data(render_estimate(estimate(spec, prompts, link, console.talk), output))
         return 0
     options.writable_file("--out", out)
-    rows = None if out is None else out.with_name(out.stem + ROWS_SUFFIX)
-    recordings = None if out is None else out.with_name(out.stem + RECORDINGS_SUFFIX)
+    # Beside a device or a pipe nothing is kept.
+    kept = out if out is not None and (out.is_file() or not out.exists()) else None
+    rows = None if kept is None else kept.with_name(kept.stem + ROWS_SUFFIX)
+    recordings = None if kept is None else kept.with_name(kept.stem + RECORDINGS_SUFFIX)
     for path in (rows, recordings):
         options.writable_file("--out", path)
+    inputs = {f"--prompts {path}": path for path in spec.prompts}
+    for path in (out, rows, recordings):
+        options.separate_files({"--out": path}, inputs)
     command = environment.redacted_command(sys.argv)
     with console.bar(spec.kind, None) as bar:
         watcher = BenchLive(bar, out)

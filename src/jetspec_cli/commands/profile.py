@@ -38,8 +38,10 @@ def profile(
     from jetspec_cli.reporting.profile_text import render
 
     options.check_format(output)
-    for flag, path in (("--out", out), ("--trace", trace)):
+    outputs = {"--out": out, "--trace": trace}
+    for flag, path in outputs.items():
         options.writable_file(flag, path)
+    options.separate_files(outputs, {"--prompts": prompts})
     tree = options.given(
         width=tree_width, budget=options.parse_budget("--budget", budget), rule=tree_rule, beta=beta, g0=g0,
         keep_spine=keep_spine,

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from jetspec_cli import environment
 from jetspec_cli.gating import verdict
 from jetspec_cli.gating.document import RUNNING, GateDocument
 from jetspec_cli.gating.probing import probe
@@ -80,7 +81,8 @@ def run_prompts(
     """Run every prompt on one dtype; everything goes into the document's record."""
 
     def keep(**evidence: Any) -> str:
-        return watcher.on_evidence({**evidence, "url": url}, document.build(RUNNING))
+        shown = None if url is None else environment.without_user(url)
+        return watcher.on_evidence({**evidence, "url": shown}, document.build(RUNNING))
 
     record = document.record
     record.servers.append(server_record("candidate", sides.candidate, is_started=sides.process is not None))

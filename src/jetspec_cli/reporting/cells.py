@@ -10,6 +10,8 @@ from typing import Any
 
 Cell = Mapping[str, Any]
 DASH = "-"
+# What a spreadsheet would take for a formula, and run.
+FORMULA_BEGINS = ("=", "+", "-", "@", "\t", "\r")
 HEADINGS = {
     "label": "cell",
     "gate": "gate",
@@ -63,8 +65,8 @@ def shown(cells: Iterable[Cell]) -> tuple[dict[str, str], list[dict[str, str]]]:
 
 
 def csv_text(cells: Iterable[Cell]) -> str:
-    """Return cells as CSV, numbers unrounded, in seconds."""
-    rows = [flat(cell) for cell in cells]
+    """Return cells as CSV, numbers unrounded, in seconds; text that would be a formula begins with an apostrophe."""
+    rows = [{key: _no_formula(value) for key, value in flat(cell).items()} for cell in cells]
     file = io.StringIO()
     # Runs need not have the same classes of text.
     names = dict.fromkeys(name for one in rows for name in one) or ["label"]
@@ -124,6 +126,10 @@ def best_lines(best: Mapping[str, Mapping[str, Any]]) -> Sequence[str]:
         + (" (predicted)" if one.get("is_predicted") else "")
         for name, one in best.items()
     ]
+
+
+def _no_formula(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_BEGINS) else value
 
 
 def _gate(gate: Mapping[str, Any]) -> str:

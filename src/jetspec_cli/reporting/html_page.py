@@ -122,7 +122,7 @@ def _cells(cells: Sequence[Mapping[str, Any]]) -> str:
         body += "<tr>"
         for place, key in enumerate(headings):
             value = numbers.get(SORT_KEYS.get(key, ""))
-            sort = f' data-sort="{value}"' if value is not None else ""
+            sort = f' data-sort="{escape(str(value))}"' if value is not None else ""
             tag, scope = ("th", ' scope="row"') if place == 0 else ("td", "")
             body += f"<{tag}{scope}{sort}>{escape(row[key])}</{tag}>"
         body += "</tr>"

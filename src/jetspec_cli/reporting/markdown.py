@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from jetspec_cli.console import printable
 from jetspec_cli.reporting.findings import findings
 from jetspec_cli.reporting.tables import conclusion
 
@@ -46,7 +47,7 @@ def table(headings: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 
 def escape(text: str) -> str:
     """Return text that Markdown shows as it is, on one line."""
-    flat = text.replace("\n", " ").replace("\r", " ")
+    flat = printable(text.replace("\n", " ").replace("\r", " "))
     return "".join(f"\\{character}" if character in "\\`*_|<>[]#~" else character for character in flat)
 
 

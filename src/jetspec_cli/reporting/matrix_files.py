@@ -31,7 +31,7 @@ def write(report: Mapping[str, Any], kind: str, out: Path | None) -> None:
         InconclusiveError: a picture is asked for and there is nothing to draw.
     """
     if kind in TEXTS:
-        text = TEXTS[kind](report)
+        text = console.printable(TEXTS[kind](report))
         if out is None:
             console.data(text.rstrip("\n"))
             return

@@ -1,7 +1,7 @@
 """Where a gate's document goes: files, a job summary, and the terminal."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +21,23 @@ class Outputs:
         junit: JUnit XML.
         summary: Markdown, appended.
         as_json: the document on stdout instead of a table.
+        inputs: files that are read, by the flag that names them: none of them is an output.
 
     Raises:
-        ConfigError: a file could not be written; found here, before any work is done.
+        ConfigError: a file could not be written, or is an input or another output; found here, before any work is done.
     """
 
     out: Path | None = None
     junit: Path | None = None
     summary: Path | None = None
     as_json: bool = False
+    inputs: Mapping[str, Path | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for flag, path in (("--out", self.out), ("--junit", self.junit), ("--summary", self.summary)):
+        outputs = {"--out": self.out, "--junit": self.junit, "--summary": self.summary}
+        for flag, path in outputs.items():
             options.writable_file(flag, path)
+        options.separate_files(outputs, self.inputs)
 
     def keep(self, document: Mapping[str, Any]) -> None:
         """Write the document so far."""
@@ -53,7 +57,9 @@ class Outputs:
         if self.as_json:
             console.data(json_doc.dumps(clean).rstrip())
         elif document["comparisons"] or not document["error"]:
-            console.data(tables.gate_text(clean))
+            if text := tables.gate_text(clean):
+                console.data(f"{text}\n")
+            console.data(tables.conclusion(clean), tables.STYLES.get(clean["summary"]["outcome"], ""))
         self.keep(document)
         if self.junit is not None:
             json_doc.write_whole(self.junit, junit.render(clean))

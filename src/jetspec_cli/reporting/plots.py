@@ -3,13 +3,13 @@
 Knows plain data only; matplotlib is imported when a picture is drawn.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from jetspec_cli.reporting import pareto_svg
 from jetspec_cli.reporting.matrix_text import LOWER_IS_BETTER, grid, setting_line
-from jetspec_engine.errors import InconclusiveError, UnavailableError
+from jetspec_engine.errors import ConfigError, InconclusiveError, UnavailableError
 
 COLOR_OF_VERDICT = {
     "pays": "tab:green",
@@ -19,6 +19,9 @@ COLOR_OF_VERDICT = {
 }
 # Beyond so many points their names would cover them; then only those on the front are named.
 MAX_NAMES = 12
+# A picture of more takes minutes and gigabytes, and nobody can look at it.
+MAX_PANELS = 120
+MAX_NUMBERS = 20_000
 SHOWN = ("speedup", "step_cost_ratio", "accept_length", "round_ms", "tok_s_at")
 
 
@@ -42,6 +45,7 @@ def draw(report: Mapping[str, Any], path: Path, kind: str) -> None:
     Raises:
         UnavailableError: matplotlib is missing.
         InconclusiveError: there is nothing to draw.
+        ConfigError: there is too much for one picture.
     """
     require_matplotlib()
     # Not pyplot: no display is asked for and no global state is left.
@@ -56,6 +60,7 @@ def draw(report: Mapping[str, Any], path: Path, kind: str) -> None:
         panels += [("matrix", matrix, matrix["title"] + about) for matrix in shown]
     if not panels:
         raise InconclusiveError("nothing to draw: no tree cell was measured beside linear")
+    _check_size(panels, kind)
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(6.4 * columns, 4.4 * rows), layout="constrained")
@@ -64,6 +69,16 @@ def draw(report: Mapping[str, Any], path: Path, kind: str) -> None:
         axes.set_title(title, fontsize=9, wrap=True)
         (_draw_points if shape == "points" else _draw_matrix)(axes, content)
     figure.savefig(path, format=kind, dpi=150)
+
+
+def _check_size(panels: Sequence[tuple[str, Any, str]], kind: str) -> None:
+    num_numbers = sum(len(m["rows"]) * len(m["columns"]) if shape == "matrix" else len(m) for shape, m, _ in panels)
+    if len(panels) > MAX_PANELS or num_numbers > MAX_NUMBERS:
+        raise ConfigError(
+            f"--format {kind}: {len(panels)} plots of {num_numbers} numbers in one picture, expected at most "
+            f"{MAX_PANELS} of {MAX_NUMBERS}",
+            hint="--format html shows them all; or name fewer results",
+        )
 
 
 def _draw_points(axes: Any, points: list[pareto_svg.Point]) -> None:

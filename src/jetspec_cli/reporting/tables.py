@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from jetspec_cli import console
 from jetspec_cli.reporting.findings import findings
 
 MAX_FINDINGS = 20
@@ -46,10 +45,11 @@ def plain(columns: Mapping[str, str], rows: Iterable[Mapping[str, Any]]) -> str:
         columns: key to heading.
         rows: a mapping each; a missing key is an empty cell.
     """
-    cells = [list(columns.values()), *([word(row.get(key)) for key in columns] for row in rows)]
+    lines = [list(columns.values()), *([word(row.get(key)) for key in columns] for row in rows)]
+    cells = [[" ".join(cell.splitlines()) if "\n" in cell else cell for cell in line] for line in lines]
     widths = [max(len(row[index]) for row in cells) for index in range(len(columns))]
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
-    return "\n".join(line.rstrip() for line in lines)
+    shown = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells)
+    return "\n".join(line.rstrip() for line in shown)
 
 
 def nested(data: Mapping[str, Any], depth: int = 0) -> str:
@@ -88,14 +88,14 @@ def conclusion(document: Mapping[str, Any]) -> str:
 
 
 def gate_text(document: Mapping[str, Any]) -> str:
-    """Return everything a person wants to see of a gate run: the table, the findings, notes and the conclusion."""
+    """Return what a person wants to see of a gate run before its conclusion: the table, the findings and notes."""
     found = list(findings(document))
     blocks = ["\n  ".join([title, *lines]) for title, lines in found[:MAX_FINDINGS]]
     if len(found) > MAX_FINDINGS:
         blocks.append(f"... and {len(found) - MAX_FINDINGS} more; --out FILE keeps them all")
     notes = [f"note: {note}" for note in document["notes"]]
     table = gate_table(document["summary"]["cells"])
-    parts = [table, *blocks, *(["\n".join(notes)] if notes else []), _styled(document)]
+    parts = [table, *blocks, *(["\n".join(notes)] if notes else [])]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -115,13 +115,3 @@ def gate_table(cells: Iterable[Mapping[str, Any]]) -> str:
     columns = {"dtype": "dtype", "tree": "tree", "oracle": "oracle", "identical": "identical", "mismatch": "mismatch"}
     columns |= {"near_tie": "near-tie", "unstable_oracle": "unstable", "failed": "failed", "accept": "accept length"}
     return plain(columns, rows) if rows else ""
-
-
-def _styled(document: Mapping[str, Any]) -> str:
-    text = conclusion(document)
-    style = STYLES.get(document["summary"]["outcome"])
-    if style is None or not console.can_color():
-        return text
-    from rich.style import Style
-
-    return Style.parse(style).render(text)

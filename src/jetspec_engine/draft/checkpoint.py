@@ -20,7 +20,7 @@ from jetspec_engine.draft.config import HeadConfig
 from jetspec_engine.draft.config_refusals import PLUS_PLUS_HINT, is_plus_plus_name
 from jetspec_engine.draft.head import DraftHead
 from jetspec_engine.draft.weight_files import INDEX_NAME, SINGLE_NAME, TensorEntry, find_tensors
-from jetspec_engine.errors import ArtifactError, system_error
+from jetspec_engine.errors import ArtifactError, ConfigError, system_error
 from jetspec_engine.json_text import read_json
 
 CONFIG_NAME = "config.json"
@@ -61,6 +61,30 @@ def load_head(folder: Path, *, dtype: torch.dtype = torch.float32, device: str =
     weights = {name: value.to(device=device, dtype=dtype) for name, value in _read_tensors(entries).items()}
     head.load_state_dict(weights, assign=True)
     return head.requires_grad_(False).eval()
+
+
+def check_replaceable(folder: Path, *, is_resumed: bool) -> None:
+    """Raise ConfigError when saving a head in a folder would remove a model.
+
+    Args:
+        folder: need not exist.
+        is_resumed: a head, or weights that a killed save left without a configuration, are this run's own.
+    """
+    found = (folder / CONFIG_NAME, folder / INDEX_NAME, *sorted(folder.glob("model*.safetensors")))
+    held = [path.name for path in found if path.exists()]
+    if held and not (is_resumed and (held[0] != CONFIG_NAME or _is_head(folder))):
+        raise ConfigError(
+            f"out: {folder}: it holds {held[0]}, a model that would be replaced",
+            hint="another --out, or --resume for this run's own head",
+        )
+
+
+def _is_head(folder: Path) -> bool:
+    try:
+        read_head_config(folder)
+    except ArtifactError:
+        return False
+    return True
 
 
 def save_head(

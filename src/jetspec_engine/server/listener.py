@@ -153,15 +153,29 @@ class Listener(uvicorn.Server):
 _LOGGER_LEVELS = {"uvicorn.error": logging.WARNING, "jetspec_engine": logging.WARNING, "asyncio": logging.ERROR}
 
 
+# Without a free file descriptor asyncio complains of every attempt to accept, thousands of times a second.
+REPEATS_AFTER_S = 60.0
+
+
 class _LogForwarder(logging.Handler):
-    """Hands formatted records to a callback."""
+    """Hands formatted records to a callback; of equal ones in a row, one a minute."""
 
     def __init__(self, level: int, on_log: Callable[[str], None]) -> None:
         super().__init__(level)
         self._on_log = on_log
+        self._last = ("", 0.0)
+        self._num_repeats = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Forward one record."""
+        """Forward one record, or count it as a repeat."""
+        said, since = self._last
+        saying = f"{record.getMessage()} {record.exc_info and record.exc_info[1]!r}"
+        if saying == said and record.created - since < REPEATS_AFTER_S:
+            self._num_repeats += 1
+            return
+        if self._num_repeats:
+            self._on_log(f"({self._num_repeats} times more)")
+        self._last, self._num_repeats = (saying, record.created), 0
         self._on_log(self.format(record))
 
 

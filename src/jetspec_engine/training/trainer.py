@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from jetspec_engine.config import check_device
-from jetspec_engine.draft.checkpoint import save_head
+from jetspec_engine.draft.checkpoint import check_replaceable, save_head
 from jetspec_engine.draft.config import HeadConfig
 from jetspec_engine.draft.head import DraftHead
 from jetspec_engine.draft.taps import default_target_layer_ids
@@ -92,6 +92,7 @@ class Call:
         o = self.options
         if not o.resume and any((o.work / name).exists() for name in (STATE_FILE, TEXT_FILE)):
             raise ConfigError(f"work: {o.work}: it holds an earlier run", hint="--resume, or another --out")
+        check_replaceable(o.out, is_resumed=o.resume)
         for folder in (o.out, o.work):
             folder.mkdir(parents=True, exist_ok=True)
         folder = find_target(o.target, o.cache_dir, self.on_progress)

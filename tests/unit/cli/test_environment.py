@@ -40,6 +40,12 @@ def test_the_command_is_kept_without_its_key():
     assert environment.redacted_command(words) == ["jetspec", "gate", "--api-key", "***", "--api-key=***", "--url", "u"]
 
 
+def test_the_command_is_kept_without_the_user_of_a_url():
+    words = ["jetspec", "gate", "--url", "http://me:s3cret@host:1/a@b", "--oracle-url=https://s3cret@h", "--out", "a@b"]
+    expected = ["jetspec", "gate", "--url", "http://***@host:1/a@b", "--oracle-url=https://***@h", "--out", "a@b"]
+    assert environment.redacted_command(words) == expected
+
+
 def test_R32_a_tool_that_is_missing_or_fails_gives_nothing():
     assert environment.command_output("no-such-program-of-that-name") == ""
     assert environment.command_output("git", "no-such-git-command") == ""

@@ -1,6 +1,7 @@
 """One call writes, trains, saves and measures; the next one continues; the head is a public checkpoint."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,27 @@ def test_a_call_makes_a_public_checkpoint_and_the_next_continues(target_folder: 
     assert head.config.target_layer_ids == (0, 1)
     raw = json.loads((tmp_path / "head" / "config.json").read_text())
     assert raw["is_causal"] is raw["dflash_config"]["causal"] is raw["dflash_config"]["causal_head"] is True
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_head_never_replaces_the_target(target_folder: Path, tmp_path: Path, resume: bool) -> None:
+    folder = Path(shutil.copytree(target_folder, tmp_path / "model"))
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    options = _options(folder, tmp_path, out=folder, work=tmp_path / "work", resume=resume)
+    with pytest.raises(ConfigError, match=r"it holds config\.json, a model that would be replaced"):
+        Trainer().train(options, lambda _: None)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+
+
+def test_a_head_replaces_only_its_own_run(target_folder: Path, tmp_path: Path) -> None:
+    made = _options(target_folder, tmp_path, train_part_s=1e-9, held_out=[])
+    Trainer().train(made, lambda _: None)
+    with pytest.raises(ConfigError, match="a model that would be replaced"):
+        Trainer().train({**made, "work": tmp_path / "another"}, lambda _: None)
+    # Killed while it saved: weights without their configuration.
+    (tmp_path / "head" / "config.json").unlink()
+    Trainer().train({**made, "resume": True, "write": {"seconds": 0}}, lambda _: None)
+    load_head(tmp_path / "head")
 
 
 def test_the_record_names_no_place_of_this_machine(target_folder: Path, tmp_path: Path) -> None:

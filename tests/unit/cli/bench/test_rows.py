@@ -5,7 +5,7 @@ import json
 import pytest
 
 from jetspec_cli.bench.rows import RowLog
-from jetspec_engine.errors import ArtifactError, ConfigError
+from jetspec_engine.errors import ArtifactError, ConfigError, UnavailableError
 
 
 def row(prompt_id: str = "a", **more) -> dict:
@@ -52,6 +52,16 @@ def test_a_later_row_replaces_an_earlier_one_and_the_file_keeps_both(tmp_path):
         assert log.num_found == 1
         assert log.get("p", 0, "a", "linear")["is_ok"]
     assert len(path.read_text().splitlines()) == 3
+
+
+def test_two_runs_at_once_do_not_write_one_file(tmp_path):
+    path = tmp_path / "r.ndjson"
+    with RowLog(path, "f") as log:
+        with pytest.raises(UnavailableError, match="another run is writing it"):
+            RowLog(path, "f")
+        log.append([row("a")])
+    with RowLog(path, "f") as log:
+        assert log.num_found == 1
 
 
 def test_rows_of_another_measurement_are_refused_and_left_alone(tmp_path):
