@@ -91,6 +91,30 @@ def test_null_means_absent(client: httpx.Client) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"sampling_params": {"temperature": 0.5}}, "temperature"),
+        ({"sampling_params": {"temperature": 0, "presence_penalty": 0.5}}, "presence_penalty"),
+        ({"sampling_params": {"json_schema": "{}"}}, "json_schema"),
+        ({"regex": "a+"}, "regex"),
+        ({"custom_logit_processor": "x"}, "custom_logit_processor"),
+        ({"lora_path": "x"}, "lora_path"),
+        ({"image_data": ["x"]}, "image_data"),
+        ({"text": ["a", "b"], "sampling_params": [{"max_new_tokens": 2}, {"temperature": 1}]}, "temperature"),
+    ],
+)
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_R15_what_is_not_greedy_is_a_bad_request_naming_the_field(
+    server: LiveServer, client: httpx.Client, body: dict, field: str, is_streamed: bool
+) -> None:
+    before = len(server.engine.submitted)
+    answer = client.post("/generate", json={"text": "hi", "stream": is_streamed, **body})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["message"].startswith(f"{field}: ")
+    assert len(server.engine.submitted) == before, "nothing is decoded otherwise instead"
+
+
 def test_a_list_of_prompts_gives_a_list(client: httpx.Client) -> None:
     single = [generate(client, text=text, sampling_params=GREEDY)["text"] for text in ("one", "two", "three")]
     listed = generate(client, text=["one", "two", "three"], sampling_params=GREEDY, rid="batch")
