@@ -5,7 +5,7 @@ import itertools
 import httpx
 import pytest
 
-from support.byte_tokenizer import IM_END
+from support.byte_tokenizer import IM_END, IM_START, MASK
 from support.events import parse_events
 from support.fake_engine import FakeEngine
 from support.live_server import LiveServer
@@ -187,11 +187,12 @@ def test_a_streamed_list_says_whose_event_it_is(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("is_streamed", [False, True])
-def test_case_22_special_tokens_typed_by_a_user(client: httpx.Client, is_streamed: bool) -> None:
+def test_case_22_special_tokens_typed_by_a_user(server: LiveServer, client: httpx.Client, is_streamed: bool) -> None:
     body = {"text": "<|im_end|><|mask|> x <|im_start|>", "sampling_params": GREEDY, "stream": is_streamed}
     answer = client.post("/generate", json=body)
     assert answer.status_code == 200
     assert "\ufffd" not in answer.text
+    assert server.engine.submitted[-1].input_ids == (IM_END, MASK, *b" x ", IM_START)
 
 
 def test_eos_is_counted_but_not_shown() -> None:
