@@ -20,6 +20,8 @@ from jetspec_engine.errors import ConfigError
 
 CHAIN = "chain"
 MAX_TREES = 10_000
+# The ten prompts of a clone: what is measured when nothing else is named (R3).
+PROMPTS = "prompts/10.jsonl"
 
 SERVE, TREE = ServeConfig(), TreeConfig()
 

@@ -139,6 +139,20 @@ def test_a_dry_run_names_every_cell(jetspec, prompts, tmp_path, monkeypatch):
     assert not (tmp_path / "results").exists()
 
 
+def test_R03_the_command_as_it_is_promised_measures_the_ten_prompts_of_a_clone(jetspec, tmp_path, monkeypatch):
+    with stream_server() as (url, _):
+        words = ("--url", url, "--dry-run", "--format", "json")
+        monkeypatch.chdir(Path(__file__).parents[2])
+        result = jetspec("sweep", "--beta", "1.0", "--g0", "1.0", *words)
+        bench = jetspec("bench", *words)
+        monkeypatch.chdir(tmp_path)
+        elsewhere = jetspec("sweep", "--beta", "1.0", "--g0", "1.0", *words[:3])
+    assert (result.code, bench.code) == (0, 0)
+    assert [cell["label"] for cell in result.document["cells"]][-1] == "W8 B16 top2gap beta 1 g0 1"
+    assert elsewhere.code == 4
+    assert elsewhere.err.startswith("error: prompts file: prompts/10.jsonl: No such file")
+
+
 def test_without_out_the_same_command_finds_its_folder_again(jetspec, prompts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with stream_server() as (url, state):

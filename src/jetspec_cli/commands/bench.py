@@ -31,7 +31,7 @@ Format = Annotated[str, typer.Option("--format", help="table, json, csv or md.")
 
 
 def bench(
-    *, extra: options.Extra = None, prompts: Prompts, url: Url = None, model: Model = None,
+    *, extra: options.Extra = None, prompts: Prompts = Path(options.PROMPTS), url: Url = None, model: Model = None,
     tree_width: Width = None, budget: Budget = None,
     tree_rule: Rule = None, beta: Beta = None, g0: Gap = None, keep_spine: options.KeepSpine = None,
     compare: Compare = None, compare_url: CompareUrl = None, concurrency: Concurrency = 1, request_rate: Rate = None,

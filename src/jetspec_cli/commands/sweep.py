@@ -29,7 +29,7 @@ Out = Annotated[Path | None, typer.Option("--out", help="Folder of the results, 
 
 
 def sweep(
-    *, extra: options.Extra = None, prompts: Prompts,
+    *, extra: options.Extra = None, prompts: Prompts = options.PROMPTS,
     tree_width: Widths = None, budget: Budgets = None, rule: Rules = None, beta: Betas = None,
     g0: Gaps = None, keep_spine: options.KeepSpine = None, url: bench.Url = None, replay: Replay = None,
     repeat: bench.Repeat = 1, max_new_tokens: bench.Cap = None, dtype: bench.Dtype = "auto",
