@@ -112,9 +112,10 @@ class TreeConfig:
 
     @classmethod
     def from_mapping(cls, given: Mapping[str, Any], *, where: str = "tree") -> Self:
-        """Make a TreeConfig from plain data; unknown keys are errors."""
+        """Make a TreeConfig from plain data; unknown keys are errors. Beta or g0 without a rule select top2gap."""
         check_keys(where, given, tuple(f.name for f in fields(cls)))
-        return cls(**given)
+        rule = {"rule": "top2gap"} if "beta" in given or "g0" in given else {}
+        return cls(**{**rule, **given})
 
     def to_mapping(self) -> dict[str, Any]:
         """Return the fields as plain data."""

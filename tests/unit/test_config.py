@@ -32,6 +32,14 @@ def test_an_unknown_key_names_the_nearest_one():
     assert caught.value.hint == "did you mean width?"
 
 
+@pytest.mark.parametrize("given", [{"beta": 2.0}, {"g0": 0.5}, {"beta": 2.0, "g0": 0.5, "width": 4}])
+def test_R10_beta_or_g0_without_a_rule_select_top2gap(given):
+    assert TreeConfig.from_mapping(given) == TreeConfig(rule="top2gap", **given)
+    # A whole tree names its rule, which then has numbers that it does not use.
+    assert TreeConfig.from_mapping({**given, "rule": "accum_logp"}).rule == "accum_logp"
+    assert TreeConfig.from_mapping({}).rule == "best_first"
+
+
 def test_R17_a_tree_beyond_the_started_maximum_is_refused():
     config = ServeConfig(max_width=4, max_budget=16, tree=TreeConfig(width=4, budget=16))
     with pytest.raises(ConfigError, match="at most 4"):

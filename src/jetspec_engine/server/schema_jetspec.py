@@ -16,7 +16,7 @@ class TreeBody(BaseModel):
 
     model_config = ConfigDict(title="Tree", extra="forbid")
 
-    rule: str = Field("best_first", description="best_first, top2gap or accum_logp.")
+    rule: str = Field("best_first", description="best_first, top2gap (the default beside beta or g0) or accum_logp.")
     width: int = Field(8, ge=1, description="Candidates kept per depth; 1 is the linear path.")
     budget: int | None = Field(16, ge=1, description="Most nodes, root included; null: D + 1; 1: plain decoding.")
     beta: float = Field(1.0, description="Slope of the top2gap rule.")

@@ -97,6 +97,7 @@ def test_R17_the_tree_switches_and_is_told_resolved(client: httpx.Client) -> Non
     }  # fmt: skip
     assert client.get("/jetspec/tree").json() == switched.json()
     # A body describes a whole tree: what it leaves out has its default, not its last value.
+    assert client.post("/jetspec/tree", json={"beta": 0.5}).json()["rule"] == "top2gap"
     assert client.post("/jetspec/tree", json={}).json()["rule"] == "best_first"
 
 
