@@ -120,9 +120,19 @@ def test_case_26_an_unstable_oracle_is_5(jetspec, prompts):
         return tokens if call.is_tree else [tokens[0] + call.number, *tokens[1:]]
 
     with stream_server(Script(change=change)) as (url, _):
-        result = jetspec("bench", "--prompts", prompts, "--url", url, "--compare", "linear", "--repeat", "1")
-    assert result.code == 5
+        words = ("bench", "--prompts", prompts, "--url", url, "--compare", "linear", "--repeat", "1")
+        result, as_json = jetspec(*words), jetspec(*words, "--format", "json")
+    assert result.code == as_json.code == 5
     assert "unstable_oracle" in result.out
+    # What is undecided gets no speed either; how much was accepted is known.
+    tree = as_json.document["cells"][0]
+    assert (tree["gate"]["outcome"], tree["tok_s"], tree["round_s"], tree["against"]) == (
+        "inconclusive",
+        None,
+        None,
+        {},
+    )
+    assert tree["accept_length"] > 1
 
 
 def test_counters_that_contradict_themselves_are_a_failed_gate_even_without_an_oracle(jetspec, prompts):
