@@ -96,7 +96,9 @@ def test_without_the_key_nothing_but_health_answers(path):
     with LiveServer(FakeEngine(), api_key="k3y") as live:
         with httpx.Client(base_url=live.url, trust_env=False) as client:
             assert client.get("/health").status_code == 200
-            for headers in ({}, {"Authorization": "Bearer no"}, {"Authorization": "k3y"}, {"X-API-Key": "k3y"}):
+            # A part of the key is not the key, nor is more than it.
+            wrong = ("Bearer no", "Bearer", "Bearer k3", "Bearer k3yy", "Bearer 3y", "Bearer K3Y", "Basic k3y", "k3y")
+            for headers in ({}, {"X-API-Key": "k3y"}, *({"Authorization": one} for one in wrong)):
                 answer = client.get(path, headers=headers)
                 assert answer.status_code == 401
                 assert "k3y" not in answer.text
