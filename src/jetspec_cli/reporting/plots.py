@@ -59,7 +59,8 @@ def draw(report: Mapping[str, Any], path: Path, kind: str) -> None:
         shown = [matrix for matrix in group["matrices"] if matrix["metric"] in SHOWN]
         panels += [("matrix", matrix, matrix["title"] + about) for matrix in shown]
     if not panels:
-        raise InconclusiveError("nothing to draw: no tree cell was measured beside linear")
+        hint = "jetspec bench --compare linear --out FILE"
+        raise InconclusiveError("nothing to draw: no tree cell was measured beside linear", hint=hint)
     _check_size(panels, kind)
     columns = min(2, len(panels))
     rows = -(-len(panels) // columns)
