@@ -155,9 +155,12 @@ def choose_rule(rules: Sequence[str] | None, *, has_gap_options: bool) -> list[s
 def trees_of_product(axes: Mapping[str, Sequence[Any]]) -> list[TreeConfig]:
     """Return the tree of every combination of the values given for each key; a budget may be CHAIN.
 
+    A width without a budget means D + 1 nodes, the rows of the linear path (R25).
+
     Raises:
         ConfigError: a value out of range, or more combinations than anybody would wait for.
     """
+    axes = {**axes, "budget": axes.get("budget", [CHAIN if "width" in axes else TreeConfig.budget])}
     count = math.prod(len(values) for values in axes.values())
     if count > MAX_TREES:
         raise ConfigError(f"tree: {count} combinations, expected at most {MAX_TREES}")
@@ -166,14 +169,10 @@ def trees_of_product(axes: Mapping[str, Sequence[Any]]) -> list[TreeConfig]:
 
 
 def tree_from(settings: Mapping[str, Any]) -> TreeConfig:
-    """Make the tree of one server from the given settings.
-
-    An unset budget beside a given width means D + 1 nodes, the rows of the linear path (R25).
-    """
+    """Make the tree of one server from the given settings; see ``trees_of_product``."""
     has_gap_options = "beta" in settings or "g0" in settings
     rule = choose_rule([settings["rule"]] if "rule" in settings else None, has_gap_options=has_gap_options)[0]
-    budget = settings.get("budget", None if "width" in settings else TreeConfig.budget)
-    return TreeConfig.from_mapping({**settings, "rule": rule, "budget": None if budget == CHAIN else budget})
+    return trees_of_product({key: [value] for key, value in {**settings, "rule": rule}.items()})[0]
 
 
 def serve_config(settings: Mapping[str, Any], trees: Sequence[TreeConfig]) -> ServeConfig:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from jetspec_cli.bench.plan import Pairing, pair
-from jetspec_cli.options import CHAIN, choose_rule, trees_of_product
+from jetspec_cli.options import choose_rule, trees_of_product
 from jetspec_engine.config import PLAIN, TREE_RULES, TreeConfig, check_choice
 from jetspec_engine.errors import ConfigError
 
@@ -34,12 +34,7 @@ def trees_of(settings: Mapping[str, Sequence[Any]]) -> list[TreeConfig]:
     if has_gap_options and GAP_RULE not in rules:
         # Refuses by the same words as everywhere else.
         choose_rule(rules, has_gap_options=True)
-    # A width without a budget means the linear path's rows, as in `jetspec serve` (R25).
-    axes = {
-        "width": settings.get("width", [TreeConfig.width]),
-        "budget": settings.get("budget", [CHAIN if "width" in settings else TreeConfig.budget]),
-        "keep_spine": settings.get("keep_spine", [TreeConfig.keep_spine]),
-    }
+    axes = {key: settings[key] for key in ("width", "budget", "keep_spine") if key in settings}
     trees = []
     for rule in rules:
         gaps = {key: settings[key] for key in ("beta", "g0") if key in settings} if rule == GAP_RULE else {}

@@ -4,20 +4,19 @@ Knows nothing of prompts and results.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from jetspec_cli import environment, options
 from jetspec_cli.bench.plan import PLAIN_LABEL, Arm, BenchSpec, Pairing, pair
-from jetspec_cli.gating.sides import Sides, server_record
+from jetspec_cli.gating.sides import Sides, check_link, check_room, restore, server_record
 from jetspec_cli.prompts import Prompt
 from jetspec_cli.serving.client import ServerClient
 from jetspec_cli.serving.launcher import ServerProcess
-from jetspec_cli.serving.transport import MAX_TIMEOUT_S, host_of
-from jetspec_engine.config import TreeConfig, check_api_key, check_range
-from jetspec_engine.errors import BusyError, ConfigError, EngineError
+from jetspec_engine.config import TreeConfig
+from jetspec_engine.errors import ConfigError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,11 +41,7 @@ class Link:
     compare_url: str | None = None
 
     def __post_init__(self) -> None:
-        check_range("timeout_s", self.timeout_s, 0.001, MAX_TIMEOUT_S)
-        check_api_key(self.api_key)
-        for url in (self.url, self.compare_url):
-            if url is not None:
-                host_of(url)
+        check_link((self.url, self.compare_url), api_key=self.api_key, timeout_s=self.timeout_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +111,7 @@ def open_bench(spec: BenchSpec, link: Link, on_progress: Callable[[str], None]) 
         stack.enter_context(client)
         check(spec, client, is_given=process is None)
         if process is None and client.can_switch_tree:
-            stack.callback(_restore, client, client.tree())
+            stack.callback(restore, client, client.tree())
         other = None
         if link.compare_url is not None:
             other = ServerClient.connect(
@@ -137,12 +132,7 @@ def check(spec: BenchSpec, client: ServerClient, *, is_given: bool) -> None:
     if spec.trees and not client.can_switch_tree:
         hint = "leave out the tree options and --compare: it is measured as it was started"
         raise ConfigError(f"{client.url}: cannot switch trees", hint=hint)
-    room = client.info.get("max_tree") or {}
-    for tree in spec.trees:
-        budget = tree.budget if tree.width > 1 and tree.budget is not None else 1
-        for name, value in (("width", tree.width), ("budget", budget)):
-            if value > room.get(name, value):
-                raise ConfigError(f"tree.{name}: {value}, {client.url} was started for at most {room[name]}")
+    check_room(client, spec.trees)
 
 
 def fit(spec: BenchSpec, bench: Bench) -> tuple[BenchSpec, list[str]]:
@@ -169,9 +159,3 @@ def _name_running_tree(spec: BenchSpec, bench: Bench) -> BenchSpec:
         return pair(running, [arm.label for arm in pairing.arms if arm.is_baseline], has_other=has_other)
 
     return replace(spec, pairings=tuple(named(pairing) for pairing in spec.pairings))
-
-
-def _restore(client: ServerClient, tree: TreeConfig) -> None:
-    # The run's own outcome matters more than a server that died meanwhile.
-    with suppress(EngineError, ConfigError, BusyError):
-        client.set_tree(tree)

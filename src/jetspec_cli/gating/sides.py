@@ -3,8 +3,8 @@
 Often both are one server that is switched between trees. Knows nothing of prompts or verdicts.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,11 +39,7 @@ class Links:
     timeout_s: float = 600.0
 
     def __post_init__(self) -> None:
-        check_range("timeout_s", self.timeout_s, 0.001, MAX_TIMEOUT_S)
-        check_api_key(self.api_key)
-        for url in (self.url, self.oracle_url):
-            if url is not None:
-                host_of(url)
+        check_link((self.url, self.oracle_url), api_key=self.api_key, timeout_s=self.timeout_s)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +111,7 @@ def open_sides(
         trees = _check(spec, dtype, candidate, oracle, is_given=links.url is not None)
         for client in {id(candidate): candidate, id(oracle): oracle}.values():
             if client.can_switch_tree and (process is None or client is not candidate):
-                stack.callback(_restore, client, client.tree())
+                stack.callback(restore, client, client.tree())
         actual = str(candidate.info.get("dtype") or dtype)
         yield Sides(candidate=candidate, oracle=oracle, process=process, trees=trees, dtype=actual, target=target)
 
@@ -166,23 +162,30 @@ def _check(
             )
         return (None,)
     trees = spec.trees or ((candidate.tree(),) if is_given else (TreeConfig(),))
-    _check_room(candidate, trees)
+    check_room(candidate, trees)
     return trees
 
 
-def _check_room(client: ServerClient, trees: tuple[TreeConfig, ...]) -> None:
+def check_link(urls: Iterable[str | None], *, api_key: str | None, timeout_s: float) -> None:
+    """Raise ConfigError unless servers can be reached this way: http(s) URLs, a finite wait, a sendable key."""
+    check_range("timeout_s", timeout_s, 0.001, MAX_TIMEOUT_S)
+    check_api_key(api_key)
+    for url in urls:
+        if url is not None:
+            host_of(url)
+
+
+def check_room(client: ServerClient, trees: Iterable[TreeConfig]) -> None:
+    """Raise ConfigError for a tree that a server was not started for."""
     room = client.info.get("max_tree") or {}
     for tree in trees:
-        if tree.width > room.get("width", tree.width):
-            raise ConfigError(f"tree.width: {tree.width}, {client.url} was started for at most {room['width']}")
         budget = (tree.budget or 1) if tree.width > 1 else 1
-        if budget > room.get("budget", budget):
-            raise ConfigError(f"tree.budget: {budget}, {client.url} was started for at most {room['budget']}")
+        for name, value in (("width", tree.width), ("budget", budget)):
+            if value > room.get(name, value):
+                raise ConfigError(f"tree.{name}: {value}, {client.url} was started for at most {room[name]}")
 
 
-def _restore(client: ServerClient, tree: TreeConfig) -> None:
-    try:
+def restore(client: ServerClient, tree: TreeConfig) -> None:
+    """Switch a server back; the run's own outcome matters more than one that died, or that others use, meanwhile."""
+    with suppress(EngineError, ConfigError, BusyError):
         client.set_tree(tree)
-    except (EngineError, ConfigError, BusyError):
-        # The run's own outcome matters more than a server that died, or that others use, meanwhile.
-        return

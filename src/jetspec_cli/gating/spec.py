@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from jetspec_cli.gating.gate_file import read_gate_file
-from jetspec_cli.options import CHAIN, SERVER_FLAGS, choose_rule, trees_of_product
+from jetspec_cli.options import SERVER_FLAGS, choose_rule, trees_of_product
 from jetspec_engine.config import (
     DTYPES,
     LINEAR,
@@ -144,8 +144,6 @@ def grid(given: Any) -> tuple[TreeConfig, ...]:
         if not values:
             raise ConfigError(f"tree.{key}: an empty list, expected at least one value")
     axes["rule"] = choose_rule(axes.get("rule"), has_gap_options="beta" in axes or "g0" in axes)
-    # A width without a budget means the linear path's rows, as in `jetspec serve` (R25).
-    axes.setdefault("budget", [CHAIN if "width" in axes else TreeConfig.budget])
     return tuple(dict.fromkeys(trees_of_product(axes)))
 
 
