@@ -319,6 +319,19 @@ def test_a_slower_cell_is_a_regression_and_exits_1(jetspec, results, tmp_path):
     assert "0 regressions" in same.out
 
 
+def test_a_shorter_accept_length_is_a_regression_too(jetspec, results, tmp_path):
+    document = json.loads((results / "sweep.json").read_text())
+    for cell in document["cells"]:
+        if cell["label"] == "W4 B16":
+            cell["by_prompt"] = {name: [n, r * 2, s] for name, (n, r, s) in cell["by_prompt"].items()}
+    new = tmp_path / "new.json"
+    new.write_text(json.dumps(document))
+    result = jetspec("matrix", new, "--baseline", results)
+    assert result.code == 1
+    assert "regression: W4 B16: accept_length" in result.err
+    assert jetspec("matrix", results, "--baseline", new).code == 0
+
+
 def test_noise_is_no_regression(jetspec, results, tmp_path):
     document = json.loads((results / "sweep.json").read_text())
     for cell in document["cells"]:

@@ -28,11 +28,15 @@ from support.decoder_cases import (
 from support.devices import DEVICES
 from support.seeded_faults import put_in_force
 
+# Which of two siblings is the right one, by depth. Alternating: a state from the node in the same place is wrong.
+RIGHT_ONE = {"first": (False, False), "last": (True, True), "alternating": (False, True)}
 
-def siblings_tree(ids: np.ndarray, *, is_right_last: bool) -> tuple[DraftTree, list[int]]:
+
+def siblings_tree(ids: np.ndarray, right_one: str) -> tuple[DraftTree, list[int]]:
     """Return a tree of two siblings at every depth, children of the right one, and the right path's nodes."""
     tokens, parents, path = [int(ids[0])], [-1], [0]
-    for token in ids[1:]:
+    for depth, token in enumerate(ids[1:]):
+        is_right_last = RIGHT_ONE[right_one][depth % 2]
         pair = [int(token), (int(token) + 1) % 320]
         parents += [path[-1]] * 2
         path.append(len(tokens) + is_right_last)
@@ -43,16 +47,16 @@ def siblings_tree(ids: np.ndarray, *, is_right_last: bool) -> tuple[DraftTree, l
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("is_right_last", [False, True])
+@pytest.mark.parametrize("right_one", RIGHT_ONE)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("family", RECURRENT)
 def test_case_16_two_siblings_a_depth_have_their_parents_state(
-    family: str, dtype: torch.dtype, is_right_last: bool, device: str
+    family: str, dtype: torch.dtype, right_one: str, device: str
 ) -> None:
     made, (text, *_) = loaded(family, dtype, device)
     region, depth = SlotRegion(start=9, capacity=120), 7
     for length in range(0, len(text.ids) - depth, depth):
-        tree, path = siblings_tree(text.ids[length : length + depth], is_right_last=is_right_last)
+        tree, path = siblings_tree(text.ids[length : length + depth], right_one)
         (result,) = made.verify([VerifyItem(region=region, length=length, tree=tree)])
         assert_same_bits(result, path, text, length)
         made.commit(region, length, path)

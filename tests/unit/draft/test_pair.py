@@ -38,6 +38,7 @@ def test_R29_a_pair_that_belongs_together_is_accepted() -> None:
         ({"num_layers": 5}, "num_target_layers: 4, expected the target's 5"),
         ({"bos_token_id": 0}, "bos_token_id: 1, expected the target's 0"),
         ({"eos_token_ids": (7, 8)}, "eos_token_id: 2, expected one of the target's [7, 8]"),
+        ({"eos_token_ids": (8,)}, "eos_token_id: 2, expected one of the target's [8]"),
     ],
 )
 def test_R29_a_head_of_another_target_is_refused(facts: dict[str, Any], expected: str) -> None:
@@ -45,6 +46,12 @@ def test_R29_a_head_of_another_target_is_refused(facts: dict[str, Any], expected
         check_pair(HEAD, Facts(**facts), where="head/config.json")
     assert caught.value.what == f"head/config.json: {expected}"
     assert caught.value.hint
+
+
+def test_R29_one_strange_end_beside_a_right_one_is_refused() -> None:
+    with pytest.raises(ArtifactError, match=r"eos_token_id: 9, expected one of the target's \[2, 7\]"):
+        check_pair(replace(HEAD, eos_token_ids=(2, 9)), Facts())
+    check_pair(replace(HEAD, eos_token_ids=(7,)), Facts())
 
 
 def test_R29_a_config_made_without_the_file_checks_is_checked_against_the_target() -> None:

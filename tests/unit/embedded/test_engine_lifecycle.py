@@ -317,6 +317,8 @@ def test_counters_add_up_over_requests() -> None:
         assert counters["requests_finished"] == 4
         assert counters["emitted_tokens"] == sum(len(r.ids) for r in results)
         assert counters["rounds"] == sum(r.stats.num_rounds for r in results)
+        assert counters["proposed_drafts"] == sum(r.stats.num_proposed_drafts for r in results)
+        assert 0 < counters["correct_drafts"] == sum(r.stats.num_correct_drafts for r in results)
         assert counters["prompt_tokens"] == 4 * 18
         assert counters["cached_tokens"] == sum(r.stats.num_cached_tokens for r in results) == 3 * 17
         assert counters["eager_rounds"] == counters["rounds"] - 4

@@ -50,6 +50,19 @@ def test_a_pair_is_resolved_and_inspected(target: Path, tmp_path: Path) -> None:
     assert json.loads(json.dumps(shown))["pair"]["max_seq_len"] == 256, "plain data"
 
 
+def test_R29_a_head_with_another_tokenizer_is_refused_by_name(target: Path, tmp_path: Path) -> None:
+    head = write_head(tmp_path / "head")
+    document = json.loads((target / "tokenizer.json").read_text())
+    (head / "tokenizer.json").write_text(json.dumps(document))
+    registry.model_store().inspect(str(target), str(head), tmp_path)
+    *_, first, second = document["model"]["vocab"]
+    vocab = document["model"]["vocab"]
+    vocab[first], vocab[second] = vocab[second], vocab[first]
+    (head / "tokenizer.json").write_text(json.dumps(document))
+    with pytest.raises(ArtifactError, match=r"head/tokenizer\.json: token "):
+        registry.model_store().inspect(str(target), str(head), tmp_path)
+
+
 @pytest.mark.parametrize("which", ["target", "head"])
 @pytest.mark.parametrize("length", [None, 0, 20, 70])
 def test_case_20_inspecting_looks_at_the_weights_too(

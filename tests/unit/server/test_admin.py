@@ -41,8 +41,9 @@ def test_health_generate_is_503_when_the_engine_cannot() -> None:
     with LiveServer(FakeEngine(fail_at=1)) as live, live.client() as client:
         assert client.get("/health").status_code == 200
         assert client.get("/health_generate").status_code == 503
-    with LiveServer(FakeEngine(max_queued=0)) as live, live.client() as client:
-        assert client.get("/health_generate").status_code == 503
+    for engine in (FakeEngine(max_queued=0), FakeEngine(answer=lambda ids, tree: [])):
+        with LiveServer(engine) as live, live.client() as client:
+            assert client.get("/health_generate").status_code == 503
 
 
 @pytest.mark.parametrize("path", ["/get_server_info", "/server_info"])

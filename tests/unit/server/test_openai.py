@@ -71,6 +71,18 @@ def test_completion_logprobs(openai_client: openai.OpenAI) -> None:
     assert logprobs.text_offset == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.parametrize("is_streamed", [False, True])
+def test_text_offsets_count_the_letters_of_the_tokens_own_texts(is_streamed: bool) -> None:
+    with LiveServer(FakeEngine(answer=lambda ids, tree: [*b"a", IM_END, *b"bc"])) as live:
+        client = openai.OpenAI(base_url=f"{live.url}/v1", api_key="none", max_retries=0)
+        options = {"ignore_eos": True, "skip_special_tokens": False}
+        answer = client.completions.create(
+            model=MODEL, prompt="x", logprobs=0, stream=is_streamed, extra_body=options
+        )  # fmt: skip
+        chunks = [choice.logprobs for one in (answer if is_streamed else [answer]) for choice in one.choices]
+    assert [offset for one in chunks if one for offset in one.text_offset] == [0, 1, 11, 12]
+
+
 @pytest.mark.parametrize("prompt", ["a", "emoji"])
 def test_case_23_completion_stream_concatenates_to_the_plain_text(openai_client: openai.OpenAI, prompt: str) -> None:
     plain = openai_client.completions.create(model=MODEL, prompt=prompt, max_tokens=301)
