@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -63,6 +64,16 @@ def test_both_clients_ask_the_same_and_are_compared(compared):
     assert "tok_s" in said
 
 
+def test_both_clients_ask_in_the_order_that_the_other_shuffles_to(compared, tmp_path):
+    compared("--turns=1")
+    ours, other = ([json.loads(line) for line in (tmp_path / "w" / f"{name}.jsonl").read_text().splitlines()]
+                   for name in ("ours", "other"))  # fmt: skip
+    texts = [row["conversations"][0]["content"] for row in other]
+    assert [row["prompt"] for row in ours] != texts
+    random.Random(42).shuffle(texts)
+    assert [row["prompt"] for row in ours] == texts
+
+
 def test_a_second_run_in_the_same_folder_measures_again(compared):
     for _ in range(2):
         document, _, state = compared("--turns=1", "--copies=1")
@@ -86,9 +97,9 @@ def clients(monkeypatch):
 
 def passes_of(clients, ours, other):
     """Passes with these speeds, one a turn, after a first turn that is of no use."""
-    rest = dict.fromkeys(("ttft_ms_median", "tpot_ms_median", "tpot_ms_mean"), 1.0)
+    rest = dict.fromkeys(clients.FIGURES, 1.0)
     return [
-        {"client": name, "concurrency": 4, "turn": turn, "tok_s": speed, **rest}
+        {"client": name, "concurrency": 4, "turn": turn, **rest, "tok_s": speed}
         for name, speeds in zip(clients.NAMES, (ours, other), strict=True)
         for turn, speed in enumerate((1.0, *speeds))
     ]
