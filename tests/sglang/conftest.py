@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from support.sglang_configs import HEAD, TARGET
+
 if importlib.util.find_spec("torchvision") is None:
     sys.path.append(str(Path(__file__).with_name("stand_ins")))
 
@@ -102,3 +104,20 @@ def rows_apart(monkeypatch):
         return np.concatenate([whole(a[row : row + 1], b, **options) for row in range(a.shape[0])])
 
     monkeypatch.setattr(np, "matmul", by_rows)
+
+
+@pytest.fixture
+def resolve(plugged, write_config):
+    """Resolve a command line as SGLang's server does, up to the point where it would load models."""
+
+    def run(*words, head=None, target=None, algorithm="JETSPEC"):
+        from sglang.srt.server_args import prepare_server_args
+
+        base = [
+            f"--model-path={write_config('target', target or TARGET)}", f"--speculative-algorithm={algorithm}",
+            f"--speculative-draft-model-path={write_config('head', head or HEAD)}", "--device=cuda",
+            "--attention-backend=triton",
+        ]  # fmt: skip
+        return prepare_server_args([*base, *words])
+
+    return run

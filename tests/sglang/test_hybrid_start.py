@@ -1,5 +1,7 @@
 """A hybrid target on SGLang's command line: what is turned off with a word, and what is refused by its option."""
 
+import functools
+
 import pytest
 
 from jetspec_engine.errors import ArtifactError, ConfigError
@@ -18,20 +20,9 @@ ROW_BYTES = 2 * 4 * 16 * 16 * 4
 
 
 @pytest.fixture
-def resolve(plugged, write_config):
-    """Resolve a command line as SGLang's server does, up to the point where it would load models."""
-
-    def run(*words, head=None, target=None):
-        from sglang.srt.server_args import prepare_server_args
-
-        base = [
-            f"--model-path={write_config('target', target or TARGET)}", "--speculative-algorithm=JETSPEC",
-            f"--speculative-draft-model-path={write_config('head', head or HEAD)}", "--device=cuda",
-            "--attention-backend=triton",
-        ]  # fmt: skip
-        return prepare_server_args([*base, *words])
-
-    return run
+def resolve(resolve):
+    """Resolve a command line for the hybrid target."""
+    return functools.partial(resolve, target=TARGET)
 
 
 def test_prefix_reuse_is_off_with_a_word(resolve, capsys):

@@ -10,7 +10,7 @@ import pytest
 
 from jetspec_engine.errors import ArtifactError, ConfigError, EngineError, UnavailableError
 from jetspec_engine.sglang_backend import command_line, launch, plugin
-from support.sglang_configs import HEAD, TARGET
+from support.sglang_configs import HEAD
 
 LINEAR = ("--speculative-dflash-tree-width=1", "--speculative-dflash-tree-max-width=1")
 
@@ -20,23 +20,6 @@ def algorithm(plugged):
     from sglang.srt.speculative.spec_info import SpeculativeAlgorithm
 
     return SpeculativeAlgorithm.from_string("jetspec")
-
-
-@pytest.fixture
-def resolve(plugged, write_config):
-    """Resolve a command line as SGLang's server does, up to the point where it would load models."""
-
-    def run(*words, head=None, target=None, algorithm="JETSPEC"):
-        from sglang.srt.server_args import prepare_server_args
-
-        base = [
-            f"--model-path={write_config('target', target or TARGET)}", f"--speculative-algorithm={algorithm}",
-            f"--speculative-draft-model-path={write_config('head', head or HEAD)}", "--device=cuda",
-            "--attention-backend=triton",
-        ]  # fmt: skip
-        return prepare_server_args([*base, *words])
-
-    return run
 
 
 def test_the_entry_point_registers_the_algorithm(algorithm):
