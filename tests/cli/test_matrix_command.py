@@ -297,6 +297,52 @@ def test_runs_are_merged_and_the_latest_of_equal_cells_is_shown(jetspec, results
     assert [run["source"] for run in content["runs"]] == ["sweep.json", "later.json"]
 
 
+@pytest.mark.parametrize(
+    ("part", "change", "shown"),
+    [
+        ("environment", {"processor": "Another CPU", "gpus": []}, "Another CPU"),
+        ("configuration", {"max_new_tokens": 7}, "at most 7 tokens"),
+        ("configuration", {"request_rate": 2.5}, "2.5 requests/s"),
+    ],
+)
+def test_runs_of_another_machine_or_load_replace_nothing(jetspec, results, part, change, shown):
+    document = json.loads((results / "sweep.json").read_text())
+    document["environment"]["gpus"] = []
+    (results / "sweep.json").write_text(json.dumps(document))
+    document[part] |= change
+    document["started_at"] = "2099-01-01T00:00:00+00:00"
+    (results / "later.json").write_text(json.dumps(document))
+    content = jetspec("matrix", results, "--format", "json").document
+    first, second = content["groups"]
+    assert len(first["cells"]) == len(second["cells"]) == 2 + 4 + 16
+    assert shown in second["setting"]["details"]
+    assert shown not in first["setting"]["details"]
+    assert shown in jetspec("matrix", results, "--format", "md").out
+    assert not any("measured 2 times" in note for note in content["notes"])
+
+
+def test_speeds_of_another_machine_are_no_regression(jetspec, results, tmp_path):
+    document = json.loads((results / "sweep.json").read_text())
+    document["environment"] |= {"processor": "A slower CPU", "gpus": []}
+    new = tmp_path / "new.json"
+    new.write_text(json.dumps(slower(document, "W4 B16", 5)))
+    result = jetspec("matrix", new, "--baseline", results)
+    assert result.code == 0
+    assert "this on A slower CPU: speeds are not compared" in result.out
+    for cell in document["cells"]:
+        cell["by_prompt"] = {name: [n, 5 * r, s] for name, (n, r, s) in cell["by_prompt"].items()}
+    new.write_text(json.dumps(document))
+    assert "accept_length" in jetspec("matrix", new, "--baseline", results).err
+
+
+def test_a_baseline_of_another_load_is_5(jetspec, results, tmp_path):
+    document = json.loads((results / "sweep.json").read_text())
+    document["configuration"]["max_new_tokens"] = 7
+    new = tmp_path / "new.json"
+    new.write_text(json.dumps(document))
+    assert jetspec("matrix", new, "--baseline", results).code == 5
+
+
 def slower(document: dict, label: str, factor: float) -> dict:
     """Return a copy in which one cell's requests took longer, or its rounds gave less."""
     changed = json.loads(json.dumps(document))

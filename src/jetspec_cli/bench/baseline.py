@@ -1,7 +1,8 @@
 """Two runs held against each other: which cells became slower, accept less or failed their gate, beyond noise.
 
-Measured cells meet by configuration, prompts by id; both runs' prompts are resampled together. A difference counts
-when its whole interval lies beyond the spread of the runs' own passes. Knows documents' cells only.
+Measured cells meet by configuration and load, prompts by id; both runs' prompts are resampled together. A difference
+counts when its whole interval lies beyond the spread of the runs' own passes. Speeds of two machines are not compared.
+Knows documents' cells only.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,10 +14,11 @@ from jetspec_cli.bench.verdicts import is_predicted
 
 Cell = Mapping[str, Any]
 METRICS = ("tok_s", "accept_length")
+METRICS_OF_ANY_MACHINE = ("accept_length",)
 
 
 def compare(new: Iterable[Cell], old: Iterable[Cell]) -> dict[str, Any]:
-    """Return rows (one a cell and metric), the number of cells that met, and the regressions among the rows.
+    """Return rows (one a cell and metric), the number of cells that met, the regressions among the rows, and notes.
 
     Args:
         new, old: merged cells, with ``setting``.
@@ -24,23 +26,28 @@ def compare(new: Iterable[Cell], old: Iterable[Cell]) -> dict[str, Any]:
     by_key = {_key(cell): cell for cell in old}
     rows: list[dict[str, Any]] = []
     num_met = 0
+    machines: dict[str, None] = {}
     for cell in new:
         before = by_key.get(_key(cell))
         if before is None or is_predicted(cell) or is_predicted(before):
             continue
         num_met += 1
-        rows += _rows(cell, before)
-    return {"num_met": num_met, "rows": rows, "regressions": [row for row in rows if row["is_regression"]]}
+        was, now = before["details"]["machine"], cell["details"]["machine"]
+        if was != now:
+            machines[f"baseline: measured on {was}, this on {now}: speeds are not compared"] = None
+        rows += _rows(cell, before, METRICS if was == now else METRICS_OF_ANY_MACHINE)
+    regressions = [row for row in rows if row["is_regression"]]
+    return {"num_met": num_met, "rows": rows, "regressions": regressions, "notes": list(machines)}
 
 
-def _rows(cell: Cell, before: Cell) -> list[dict[str, Any]]:
+def _rows(cell: Cell, before: Cell, metrics: Iterable[str]) -> list[dict[str, Any]]:
     was, now = before["gate"]["outcome"], cell["gate"]["outcome"]
     label = cell["label"]
     if now in WITHHELD and was not in WITHHELD:
         row = {"label": label, "metric": "gate", "old": was, "new": now, "ratio": None, "noise": None}
         return [{**row, "is_regression": True}]
     rows = []
-    for metric in METRICS:
+    for metric in metrics:
         units = _units(cell, before, metric)
         found = interval(*units)
         if found is None or cell["gate"]["outcome"] in WITHHELD or before["gate"]["outcome"] in WITHHELD:
@@ -84,5 +91,6 @@ def _noise(cell: Cell) -> float:
 
 
 def _key(cell: Cell) -> tuple[str, ...]:
-    setting = cell["setting"]
-    return (*(setting[name] for name in ("target", "engine", "dtype", "prompts", "concurrency")), cell["label"])
+    setting, details = cell["setting"], cell["details"]
+    names = ("target", "engine", "dtype", "prompts", "concurrency")
+    return (*(setting[name] for name in names), details["cap"], details["rate"], cell["label"])

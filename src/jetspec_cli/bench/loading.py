@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jetspec_cli.bench.document import SCHEMA_VERSION
+from jetspec_cli.bench.settings import details_of, setting_of, tell_apart
 from jetspec_cli.bench.verdicts import is_predicted
 from jetspec_cli.json_text import parse_json
 from jetspec_engine.errors import ArtifactError
@@ -69,8 +70,8 @@ def load_all(paths: Iterable[Path]) -> list[Document]:
 
 
 def merge(documents: Iterable[Document]) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return all cells, each with what it ran on, and notes; of equal configurations the latest run counts,
-    but what was measured is never replaced by what was predicted.
+    """Return all cells, each with what it ran on, and notes; of equal configurations on one machine the latest run
+    counts, but what was measured is never replaced by what was predicted.
 
     Args:
         documents: oldest first.
@@ -78,25 +79,17 @@ def merge(documents: Iterable[Document]) -> tuple[list[dict[str, Any]], list[str
     cells: dict[tuple[str, ...], dict[str, Any]] = {}
     replaced: dict[tuple[str, ...], int] = {}
     for document in documents:
-        info = document["servers"][-1]["info"] if document["servers"] else {}
-        asked = document["configuration"]
-        setting = {
-            "target": str(info.get("target") or "?"),
-            "head": str(info.get("head") or ""),
-            "engine": str(info.get("engine") or "?"),
-            "attention": str(info.get("attention") or "") if info.get("engine") == "sglang" else "",
-            "dtype": str(info.get("dtype") or asked.get("dtype") or "?"),
-            "device": str(info.get("device") or "?"),
-            "prompts": " ".join(asked.get("prompts") or ()),
-            "concurrency": str(asked.get("concurrency")),
-        }
+        setting, details = setting_of(document), details_of(document)
         for cell in document["cells"]:
-            key = (*setting.values(), cell["label"])
+            key = (*setting.values(), *details.values(), cell["label"])
             if key in cells and is_predicted(cell) and not is_predicted(cells[key]):
                 continue
             replaced[key] = replaced.get(key, -1) + 1
-            cells[key] = {**cell, "setting": setting, "source": document.get("source", "")}
+            cells[key] = {
+                **cell, "setting": setting, "details": details, "source": document.get("source", ""),
+            }  # fmt: skip
     notes = [f"{key[-1]}: measured {count + 1} times, the latest is shown" for key, count in replaced.items() if count]
+    tell_apart(cells.values())
     return list(cells.values()), notes
 
 

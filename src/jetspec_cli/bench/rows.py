@@ -90,9 +90,12 @@ class RowLog:
     def _write(self, row: Mapping[str, Any]) -> None:
         assert self._file is not None
         sealed = {**row, CHECKSUM: _checksum(row)}
-        self._file.write(_line(sealed) + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        try:
+            self._file.write(_line(sealed) + b"\n")
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise OSError(error.errno, error.strerror or str(error), self._file.name) from error
 
 
 def _lock(file: IO[bytes], path: Path) -> None:

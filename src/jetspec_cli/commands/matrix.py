@@ -42,6 +42,7 @@ def matrix(*, paths: Paths, output: Format = None, out: Out = None, baseline: Ba
         content = finite(report(documents))
         if baseline is not None:
             compared = compare(merge(documents)[0], merge(earlier)[0])
+            content["notes"] += compared["notes"]
             content["baseline"] = {**finite(compared), "source": baseline.name}
         write(content, kind, out)
     except MALFORMED as error:

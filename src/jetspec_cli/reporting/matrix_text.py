@@ -83,7 +83,8 @@ def setting_line(setting: Mapping[str, str]) -> str:
     many = f", concurrency {setting['concurrency']}" if setting.get("concurrency") not in ("1", "None") else ""
     engine = " ".join(filter(None, (setting["engine"], setting["attention"])))
     device = f"{setting['dtype']} on {setting['device']}"
-    return ", ".join(filter(None, (f"{setting['target']}{head}", engine, device, f"{setting['prompts']}{many}")))
+    parts = (f"{setting['target']}{head}", engine, device, f"{setting['prompts']}{many}", setting["details"])
+    return ", ".join(filter(None, parts))
 
 
 def environment_lines(runs: Iterable[Mapping[str, Any]]) -> list[str]:

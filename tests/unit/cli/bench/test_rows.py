@@ -1,5 +1,6 @@
 """The row log: what survives a crash, and what is refused."""
 
+import errno
 import json
 
 import pytest
@@ -62,6 +63,18 @@ def test_two_runs_at_once_do_not_write_one_file(tmp_path):
         log.append([row("a")])
     with RowLog(path, "f") as log:
         assert log.num_found == 1
+
+
+def test_a_full_disk_is_named(tmp_path, monkeypatch):
+    path = tmp_path / "r.ndjson"
+    with RowLog(path, "f") as log:
+
+        def full(_: int) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr("os.fsync", full)
+        with pytest.raises(OSError, match=r"No space left on device: .*r\.ndjson"):
+            log.append([row("a")])
 
 
 def test_rows_of_another_measurement_are_refused_and_left_alone(tmp_path):
