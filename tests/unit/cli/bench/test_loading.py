@@ -12,7 +12,8 @@ def cell(accept_length: float, *, outcome: str = "passed", label: str = "W4 B16"
 def document(*cells: dict[str, Any], concurrency: int = 1, prompts: str = "p.jsonl", **info: Any) -> dict[str, Any]:
     server = {"target": "t", "head": "h", "engine": "embedded", "dtype": "float32", "device": "cpu", **info}
     asked = {"prompts": [prompts], "concurrency": concurrency, "dtype": "auto"}
-    return {"servers": [{"info": server}], "configuration": asked, "cells": list(cells)}
+    envelope = {"configuration": asked, "environment": {"processor": "a CPU"}}
+    return {"servers": [{"info": server}], **envelope, "cells": list(cells)}
 
 
 def lengths(*documents: dict[str, Any]) -> list[float]:
@@ -32,6 +33,14 @@ def test_case_31_other_settings_are_other_cells():
     ]
     assert lengths(document(cell(1.0)), *others) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0]
     assert lengths(document(cell(1.0), engine="sglang", attention="fa3"), others[4]) == [1.0, 6.0]
+
+
+def test_a_new_driver_is_no_other_machine():
+    runs = [document(cell(length), device="cuda") for length in (1.0, 2.0, 3.0)]
+    for run, gpu in zip(runs, ("H200, 1 MiB, driver 1", "H200, 1 MiB, driver 2", "A100, 1 MiB, driver 2"), strict=True):
+        run["environment"]["gpus"] = [gpu]
+    cells, _ = merge(runs)
+    assert [(found["accept_length"], found["setting"]["details"]) for found in cells] == [(2.0, "H200"), (3.0, "A100")]
 
 
 def test_of_equal_cells_the_latest_counts_and_that_is_said():
