@@ -378,6 +378,16 @@ def test_a_shorter_accept_length_is_a_regression_too(jetspec, results, tmp_path)
     assert jetspec("matrix", results, "--baseline", new).code == 0
 
 
+@pytest.mark.parametrize("kind", ["table", "md", "html"])
+def test_a_regression_stands_in_every_report_of_words(jetspec, results, tmp_path, kind):
+    new = tmp_path / "new.json"
+    new.write_text(json.dumps(slower(json.loads((results / "sweep.json").read_text()), "W4 B16", 1.5)))
+    result = jetspec("matrix", new, "--baseline", results, "--format", kind)
+    assert result.code == 1
+    assert "REGRESSION" in result.out
+    assert "1 regressions" in result.out
+
+
 def test_noise_is_no_regression(jetspec, results, tmp_path):
     document = json.loads((results / "sweep.json").read_text())
     for cell in document["cells"]:

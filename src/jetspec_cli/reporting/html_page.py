@@ -10,7 +10,7 @@ from typing import Any
 from jetspec_cli.reporting import pareto_svg
 from jetspec_cli.reporting.cells import HEADINGS, best_lines, flat, shown
 from jetspec_cli.reporting.html_style import SCRIPT, STYLE
-from jetspec_cli.reporting.matrix_text import LOWER_IS_BETTER, environment_lines, grid, setting_line
+from jetspec_cli.reporting.matrix_text import LOWER_IS_BETTER, against_baseline, environment_lines, grid, setting_line
 
 # Cells are shaded by how far a value lies from the one that decides, or within their own range.
 MIDDLE = {"speedup": 1.0, "speedup_by_class": 1.0, "speedup_plain": 1.0, "accept_ratio": 1.0, "step_cost_ratio": 1.0}
@@ -44,12 +44,25 @@ def render(report: Mapping[str, Any]) -> str:
             '<link rel="icon" href="data:,">',
             f"<title>JetSpec: does the tree pay?</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<main>",
             "<h1>Does the tree pay?</h1>",
+            _regressions(report),
             *groups,
             f'<section aria-labelledby="notes"><h2 id="notes">Notes</h2><ul>{notes}</ul></section>' if notes else "",
             _environment(report["runs"]),
             f"</main>\n<script>{SCRIPT}</script>\n</body>\n</html>\n",
         ]
     )
+
+
+def _regressions(report: Mapping[str, Any]) -> str:
+    rows, line = against_baseline(report)
+    if not line:
+        return ""
+    head = "".join(f'<th scope="col">{escape(key)}</th>' for key in (rows[0] if rows else ()))
+    body = "".join(f"<tr>{''.join(f'<td>{escape(value)}</td>' for value in row.values())}</tr>" for row in rows)
+    table = (
+        _box("Against the baseline", f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody>", "plain") if rows else ""
+    )
+    return f'<section aria-labelledby="base"><h2 id="base">{escape(line)}</h2>{table}</section>'
 
 
 def _group(group: Mapping[str, Any], name: str) -> str:

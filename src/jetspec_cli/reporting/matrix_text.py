@@ -108,10 +108,11 @@ def _conclusions(group: Mapping[str, Any]) -> Sequence[str]:
     return [*group["break_even"], *best_lines(group["best"]), *([group["statement"]] if group["statement"] else [])]
 
 
-def _regressions(report: Report, *, tables_of: Any) -> str:
+def against_baseline(report: Report) -> tuple[list[dict[str, str]], str]:
+    """Return what was compared with the baseline, a row a cell and metric, and its conclusion; none without one."""
     compared = report.get("baseline")
     if compared is None:
-        return ""
+        return [], ""
     rows = [
         {
             "cell": row["label"],
@@ -124,7 +125,11 @@ def _regressions(report: Report, *, tables_of: Any) -> str:
         for row in compared["rows"]
     ]
     count = len(compared["regressions"])
-    line = f"against {compared['source']}: {compared['num_met']} cells compared, {count} regressions"
+    return rows, f"against {compared['source']}: {compared['num_met']} cells compared, {count} regressions"
+
+
+def _regressions(report: Report, *, tables_of: Any) -> str:
+    rows, line = against_baseline(report)
     return f"{tables_of({key: key for key in rows[0]}, rows)}\n\n{line}" if rows else line
 
 
