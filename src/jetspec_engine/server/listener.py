@@ -17,6 +17,7 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from jetspec_engine.errors import UnavailableError
+from jetspec_engine.server.connection import Connection
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 GRACE_S = 5
@@ -82,7 +83,7 @@ class Listener(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http="h11",
+                http=Connection,
                 ws="none",
                 lifespan="off",
                 log_config=None,

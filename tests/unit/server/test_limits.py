@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from jetspec_engine.server import gatekeeping
+from jetspec_engine.server import connection, gatekeeping
 from support.engine_runs import engine_rig
 from support.fake_engine import FakeEngine
 from support.live_server import LiveServer
@@ -39,6 +39,33 @@ def test_a_body_that_does_not_arrive_is_408_and_its_connection_is_let_go(monkeyp
         # Seconds of keep-alive come on top.
         assert 0.2 < time.monotonic() - begin < 20
         assert live.logs == []
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n"])
+def test_connections_without_a_request_are_let_go(monkeypatch, sent):
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.4)
+    with LiveServer(FakeEngine()) as live, connected(live.url) as idle:
+        begin = time.monotonic()
+        for byte in sent:
+            idle.sendall(bytes([byte]))
+            time.sleep(0.005)
+        assert idle.recv(1) == b""
+        assert 0.3 < time.monotonic() - begin < 4, "sooner than a kept-alive connection's 5 s"
+        assert live.logs == []
+
+
+def test_a_request_in_time_is_answered_however_late(monkeypatch):
+    monkeypatch.setattr(connection, "HEAD_TIMEOUT_S", 0.2)
+    with LiveServer(FakeEngine()) as live, connected(live.url) as kept:
+        for _ in range(3):
+            kept.sendall(b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n")
+            time.sleep(0.4)  # of the body
+            kept.sendall(b"{}")
+            answer = b""
+            while not answer.endswith(b"}}"):
+                answer += kept.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 400 ")
+            time.sleep(0.4)  # between two requests
 
 
 def test_a_slow_answer_is_no_slow_body(monkeypatch):
