@@ -90,6 +90,16 @@ def test_the_table_says_the_same(jetspec, prompts):
     assert result.out.rstrip().endswith("done (24 requests, 0 failed)")
 
 
+@pytest.mark.parametrize("output", ["table", "md", "csv", "json"])
+def test_R16_every_format_holds_both_sides_of_the_break_even(jetspec, prompts, output):
+    with stream_server() as (url, _):
+        words = ("bench", "--prompts", prompts, "--url", url, "--compare", "linear", "--repeat", "1")
+        result = jetspec(*words, "--format", output)
+    assert result.code == 0
+    for name in ("accept ratio", "step cost ratio"):
+        assert name in result.out or name.replace(" ", "_") in result.out
+
+
 @pytest.mark.parametrize("output", ["csv", "md"])
 def test_other_formats(jetspec, prompts, output):
     with stream_server() as (url, _):

@@ -55,6 +55,20 @@ def test_R04_the_terminal_shows_matrices_and_the_break_even(jetspec, results):
     assert line.split()[-1] == "-"
 
 
+@pytest.mark.parametrize("kind", ["table", "md", "csv", "json", "html", "svg"])
+def test_R16_every_report_holds_both_sides_of_the_break_even(jetspec, results, tmp_path, kind):
+    out = tmp_path / f"report.{kind}"
+    if kind == "svg":
+        pytest.importorskip("matplotlib")
+    assert jetspec("matrix", results, "--format", kind, "--out", out).code == 0
+    text = out.read_text()
+    for name in ("accept ratio", "step cost ratio"):
+        assert name in text or name.replace(" ", "_") in text
+    if kind not in ("csv", "svg"):
+        # Which of the two is larger is said in words, and not left to the reader.
+        assert re.search(r"accept ratio 1\.000 (\\?<|&lt;)= step cost ratio 1\.143", text)
+
+
 def test_R04_a_failed_cell_is_a_hole_in_every_speed_matrix(jetspec, results):
     content = jetspec("matrix", results, "--format", "json").document
     [group] = content["groups"]
