@@ -49,6 +49,17 @@ def test_R05_junit_has_a_suite_a_cell_and_a_case_a_prompt(files):
     assert (root.get("tests"), root.get("failures"), root.get("errors")) == ("10", "3", "0")
 
 
+def test_R05_a_near_tie_fails_in_junit_unless_it_is_allowed(jetspec, prompts, tmp_path):
+    found = []
+    with mock_server(Script(change=mixed, gap=0.25)) as (url, _):
+        for allowed in ((), ("--allow-near-ties",)):
+            jetspec("gate", "--prompts", prompts, "--url", url, "--junit", tmp_path / "j.xml", *allowed)
+            root = ET.parse(tmp_path / "j.xml").getroot()
+            found.append((root.get("failures"), root.get("errors"), len(list(root.iter("system-out")))))
+    # The comparison, and the argmax check of the same tokens.
+    assert found == [("2", "0", 0), ("0", "0", 2)]
+
+
 def test_R31_summaries_append(files, jetspec, prompts):
     first = (files / "s.md").read_text()
     with mock_server() as (url, _):
