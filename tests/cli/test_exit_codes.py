@@ -158,6 +158,15 @@ def test_only_listed_errors_have_codes_and_all_are_listed():
     assert set(exit_codes.CODE_OF_ERROR) == set(CLASSES) - {errors.JetspecError}
 
 
+@pytest.mark.parametrize(
+    ("code", "name"),
+    [(2, "ConfigError"), (3, "UnavailableError"), (4, "ArtifactError"), (6, "EngineError"), (1, "EngineError"),
+     (5, "EngineError"), (70, "EngineError"), (-9, "EngineError"), (0, "EngineError")],
+)  # fmt: skip
+def test_a_childs_exit_code_is_taken_for_what_it_says(code, name):
+    assert exit_codes.error_class(code).__name__ == name
+
+
 def test_python_dash_m_and_the_process_exit_code():
     done = subprocess.run([sys.executable, "-m", "jetspec_cli", "serv"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
