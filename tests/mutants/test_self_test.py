@@ -56,6 +56,21 @@ def test_R50_every_mutant_is_killed_and_the_healthy_engine_passes(document: dict
     assert document["exit_code"] == 0
 
 
+# The faults that the requirement names, by the name of ours.
+NAMED = {
+    "wrong positions": "position-by-index", "visible siblings": "sibling-visible", "stale KV": "stale-draft-cache",
+    "bonus off by one": "bonus-off-by-one", "another request's mask": "mask-of-another-request",
+    "last-wins ties": "target-tie-last-wins", "last-wins ties of drafts": "draft-tie-last-wins",
+    "lost hidden states": "hidden-of-rejected-nodes", "wrong state parent": "wrong-state-parent",
+    "skipped commit": "commit-skipped",
+}  # fmt: skip
+
+
+def test_R50_the_faults_of_the_requirement_are_among_them() -> None:
+    applied = {mutant.name for mutant in registry.self_test().mutants if not mutant.not_applicable}
+    assert set(NAMED.values()) <= applied
+
+
 def test_R50_the_table_says_check_prompt_and_token(document: dict[str, Any]) -> None:
     lines = self_test_text(document).splitlines()
     row = next(line for line in lines if line.startswith("position-by-index"))
