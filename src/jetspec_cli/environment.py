@@ -88,8 +88,11 @@ def usable_cores() -> int:
 
 def git_commit() -> str | None:
     """Return the commit of the checkout this package runs from, marked when it has changes; None elsewhere."""
-    here = str(Path(__file__).resolve().parent)
-    commit = command_output("git", "-C", here, "rev-parse", "HEAD")
+    own = Path(__file__).resolve()
+    here = str(own.parent)
+    # Installed below somebody's project, this file is none of that repository's.
+    is_ours = bool(command_output("git", "-C", here, "ls-files", "--", own.name))
+    commit = command_output("git", "-C", here, "rev-parse", "HEAD") if is_ours else ""
     if not commit:
         return None
     is_dirty = command_output("git", "-C", here, "status", "--porcelain", "--untracked-files=no")
