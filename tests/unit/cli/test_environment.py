@@ -68,30 +68,6 @@ def test_the_command_is_kept_without_its_key():
     assert environment.redacted_command(words) == ["jetspec", "gate", "--api-key", "***", "--api-key=***", "--url", "u"]
 
 
-@pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-def test_the_commit_is_that_of_our_checkout_and_no_other_repositorys(monkeypatch, tmp_path):
-    def git(*words):
-        own = ("-c", "user.name=n", "-c", "user.email=e", "-c", "commit.gpgsign=false")
-        subprocess.run(["git", *own, *words], cwd=tmp_path, check=True, capture_output=True)
-
-    installed = tmp_path / "venv" / "environment.py"
-    installed.parent.mkdir()
-    installed.write_text("")
-    (tmp_path / "project.py").write_text("")
-    monkeypatch.setattr(environment, "__file__", str(installed))
-    assert environment.git_commit() is None, "no repository"
-    git("init")
-    git("add", "project.py")
-    git("commit", "-m", "somebody's project")
-    assert environment.git_commit() is None, "another's repository"
-    git("add", "venv")
-    git("commit", "-m", "a checkout of ours")
-    commit = environment.git_commit()
-    assert len(commit) == 40
-    installed.write_text("changed")
-    assert environment.git_commit() == f"{commit}+changes"
-
-
 def test_the_command_is_kept_without_the_user_of_a_url():
     words = ["jetspec", "gate", "--url", "http://me:s3cret@host:1/a@b", "--oracle-url=https://s3cret@h", "--out", "a@b"]
     expected = ["jetspec", "gate", "--url", "http://***@host:1/a@b", "--oracle-url=https://***@h", "--out", "a@b"]
