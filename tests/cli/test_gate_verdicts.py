@@ -149,6 +149,29 @@ def test_case_26_an_oracle_that_disagrees_with_itself_is_inconclusive(jetspec, p
     assert row["detail"] == "the oracle disagrees with itself at token 3"
 
 
+def test_R54_an_oracle_whose_second_run_failed_runs_again_for_the_next_mismatch(jetspec, prompts):
+    refused, oracle_calls = [], []
+
+    def status(path, number):
+        # The warm-up, the oracle and the tree have been; this is the oracle again.
+        is_it = path == "/generate" and number == 3 and not refused
+        refused.extend([number] if is_it else [])
+        return 500 if is_it else 0
+
+    def change(call, tokens):
+        if bytes(call.prompt_ids) == b"one":
+            oracle_calls.extend([] if call.is_tree else [call])
+            tokens[3] += 1 if call.is_tree else 2 * (len(oracle_calls) > 1)
+        return tokens
+
+    with mock_server(Script(change=change, status=status)) as (url, _):
+        words = ("--prompts", prompts, "--url", url, "--tree-width", "4", "--budget", "16,32", "--format", "json")
+        result = jetspec("gate", *words)
+    verdicts = [row["verdict"] for row in result.document["comparisons"] if row["prompt_id"] == "text-1"]
+    assert refused == [3]
+    assert verdicts == ["mismatch", "unstable_oracle"]
+
+
 def test_R54_repeat_finds_an_oracle_that_is_unstable_where_the_tree_agrees(jetspec, prompts):
     def change(call, tokens):
         if not call.is_tree and call.repeats == 1:

@@ -71,7 +71,8 @@ class Judge:
         num_tokens = len(expected.token_ids or ())
         comparison = replace(comparison, compared=unit_of(expected, actual), num_tokens=num_tokens)
         difference = first_difference(expected, actual)
-        if difference is not None and len(oracle.runs) == 1:
+        # Again for the next mismatch, should this run fail: the oracle has to have had its chance to disagree.
+        if difference is not None and sum(one.generation is not None for one in oracle.runs) == 1:
             oracle.runs.append(self._decoder.decode(prompt, "oracle", oracle.name, oracle.tree, 1))
         instability = _instability(oracle.runs)
         if instability:
