@@ -321,6 +321,14 @@ def test_a_dry_run_checks_and_estimates_and_writes_nothing(jetspec, prompts, tmp
     assert not list(tmp_path.glob("o*"))
 
 
+@pytest.mark.parametrize(("kind", "first"), [("csv", "label,num_requests,max_tokens,max_s"), ("md", "| cell |")])
+def test_a_dry_run_has_the_format_that_was_asked_for(jetspec, prompts, kind, first):
+    with stream_server() as (url, _):
+        result = jetspec("bench", "--prompts", prompts, "--url", url, "--dry-run", "--format", kind)
+    assert result.code == 0
+    assert result.out.startswith(first)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

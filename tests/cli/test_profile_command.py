@@ -42,6 +42,14 @@ def test_bad_numbers_are_2(jetspec, server, words):
     assert jetspec("profile", "--url", server.url, *words).code == 2
 
 
+def test_a_context_beyond_the_servers_is_2_and_names_its_own(jetspec, server):
+    room = server.engine.info()["max_seq_len"] - 1
+    for asked in (room + 1, 9_999_999):
+        result = jetspec("profile", "--url", server.url, "--context", str(asked))
+        assert result.code == 2
+        assert f"context: {asked}, expected an integer in [1, {room}]" in result.err
+
+
 def test_a_server_that_does_not_profile_is_2_with_a_way_out(jetspec):
     with mock_server(Script()) as (url, _):
         result = jetspec("profile", "--url", url)

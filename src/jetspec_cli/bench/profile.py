@@ -92,4 +92,7 @@ def _input_ids(spec: ProfileSpec, bench: Bench) -> tuple[int, ...]:
     ids = bench.client.render(spec.prompt or warm_up_prompt(())) or ()
     if not ids:
         raise ConfigError("profile: the server does not tell the prompt's token ids")
+    served = bench.client.info.get("max_seq_len")
+    if spec.context is not None and served:
+        check_integer("context", spec.context, 1, int(served) - 1)
     return ids if spec.context is None else (ids * (spec.context // len(ids) + 1))[: spec.context]

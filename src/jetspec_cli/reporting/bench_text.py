@@ -7,7 +7,7 @@ from typing import Any
 
 from jetspec_cli import console
 from jetspec_cli.reporting import json_doc, markdown, tables
-from jetspec_cli.reporting.cells import best_lines, csv_text, shown
+from jetspec_cli.reporting.cells import best_lines, csv_text, rows_as_csv, shown
 
 FORMATS = ("table", "json", "csv", "md")
 MAX_FAILURES = 10
@@ -37,15 +37,18 @@ def render(document: Mapping[str, Any], output: str) -> str:
 
 
 def render_estimate(estimate: Mapping[str, Any], output: str) -> str:
-    """Return a dry run's estimate as json or as a table."""
+    """Return a dry run's estimate as table, json, csv or md."""
     if output == "json":
         return json_doc.dumps(estimate).rstrip()
     columns = {"label": "cell", "num_requests": "requests", "max_tokens": "tokens at most", "time": "time at most"}
     rows = [{**cell, "time": duration(cell["max_s"])} for cell in estimate["cells"]]
+    if output == "csv":
+        names = ("label", "num_requests", "max_tokens", "max_s")
+        return rows_as_csv([{name: cell[name] for name in names} for cell in estimate["cells"]]).rstrip()
+    lines = ([row[key] for key in columns] for row in rows)
+    table = markdown.table(columns.values(), lines) if output == "md" else tables.plain(columns, rows)
     total = f"{estimate['num_requests']} requests, {estimate['max_tokens']} tokens at most"
-    return (
-        f"{tables.plain(columns, rows)}\n\n{total}, about {duration(estimate['max_s'])} at most; nothing was measured"
-    )
+    return f"{table}\n\n{total}, about {duration(estimate['max_s'])} at most; nothing was measured"
 
 
 def duration(seconds: float) -> str:

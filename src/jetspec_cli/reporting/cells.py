@@ -65,14 +65,18 @@ def shown(cells: Iterable[Cell]) -> tuple[dict[str, str], list[dict[str, str]]]:
 
 
 def csv_text(cells: Iterable[Cell]) -> str:
-    """Return cells as CSV, numbers unrounded, in seconds; text that would be a formula begins with an apostrophe."""
-    rows = [{key: _no_formula(value) for key, value in flat(cell).items()} for cell in cells]
+    """Return cells as CSV, numbers unrounded, in seconds."""
+    return rows_as_csv([flat(cell) for cell in cells])
+
+
+def rows_as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return flat rows as CSV; text that a spreadsheet would take for a formula begins with an apostrophe."""
     file = io.StringIO()
     # Runs need not have the same classes of text.
     names = dict.fromkeys(name for one in rows for name in one) or ["label"]
     writer = csv.DictWriter(file, list(names), restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({key: _no_formula(value) for key, value in row.items()} for row in rows)
     return file.getvalue()
 
 
