@@ -3,6 +3,7 @@
 The environment is read here and in ``console`` only, and never written. Tokens and keys are never recorded.
 """
 
+import math
 import os
 import platform
 import re
@@ -18,6 +19,8 @@ STAMPED_PACKAGES = (
     "jetspec", "torch", "numpy", "transformers", "tokenizers", "safetensors", "fastapi", "uvicorn", "httpx",
     "sglang", "flashinfer-python", "triton",
 )  # fmt: skip
+# What a container sees of its own limits on Linux.
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
 
 
 def cache_dir() -> Path:
@@ -71,19 +74,33 @@ def processor() -> tuple[str, frozenset[str]]:
     return found.get("model name") or platform.machine(), frozenset(flags.split())
 
 
-def memory_bytes() -> int | None:
-    """Return the machine's memory, or None where the system does not say."""
+def memory_bytes(groups: Path = CONTROL_GROUPS) -> int | None:
+    """Return the memory this process may use: the machine's, or a container's limit; None where nobody says."""
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):
         return None
+    # A control group without a limit says "max", or in the older layout a number beyond any memory.
+    limits = (_numbers(groups / name) for name in ("memory.max", "memory/memory.limit_in_bytes"))
+    return min([whole, *(limit[0] for limit in limits if limit)])
 
 
-def usable_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def usable_cores(groups: Path = CONTROL_GROUPS) -> int:
+    """Return how many cores this process may use: those it may run on, and no more than a container's share of time."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    older = _numbers(groups / "cpu/cpu.cfs_quota_us") + _numbers(groups / "cpu/cpu.cfs_period_us")
+    for share in (_numbers(groups / "cpu.max"), older):
+        if len(share) == 2 and min(share) > 0:
+            cores = min(cores, math.ceil(share[0] / share[1]))
+    return cores
+
+
+def _numbers(path: Path) -> list[int]:
+    """Return the numbers in a file of the system's, none when there is no such file or it holds words."""
+    try:
+        return [int(word) for word in path.read_text(encoding="ascii").split()]
+    except (OSError, ValueError):
+        return []
 
 
 def git_commit() -> str | None:

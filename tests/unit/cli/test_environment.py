@@ -63,6 +63,43 @@ def test_the_commit_is_that_of_our_checkout_and_no_other_repositorys(monkeypatch
     assert environment.git_commit() == f"{commit}+changes"
 
 
+LIMITS = {
+    "cgroup 2": ({"cpu.max": "100000 100000", "memory.max": "1048576"}, (1, 1 << 20)),
+    "cgroup 1": (
+        {
+            "cpu/cpu.cfs_quota_us": "50000",
+            "cpu/cpu.cfs_period_us": "100000",
+            "memory/memory.limit_in_bytes": "1048576",
+        },
+        (1, 1 << 20),
+    ),
+    "no limit": (
+        {
+            "cpu.max": "max 100000",
+            "memory.max": "max",
+            "cpu/cpu.cfs_quota_us": "-1",
+            "cpu/cpu.cfs_period_us": "100000",
+            "memory/memory.limit_in_bytes": "9223372036854771712",
+        },
+        None,
+    ),
+    "nonsense": ({"cpu.max": "0 0", "memory.max": "\u00e9", "cpu/cpu.cfs_quota_us": "1"}, None),
+    "nothing": ({}, None),
+}
+
+
+@pytest.mark.parametrize("case", LIMITS)
+def test_a_containers_limits_are_the_machine(tmp_path, case, monkeypatch):
+    files, expected = LIMITS[case]
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
+    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    found = (environment.usable_cores(tmp_path), environment.memory_bytes(tmp_path))
+    assert found == (expected or (8, whole))
+
+
 def test_the_command_is_kept_without_its_key():
     words = ["/opt/bin/jetspec", "gate", "--api-key", "s3cret", "--api-key=s3cret", "--url", "u"]
     assert environment.redacted_command(words) == ["jetspec", "gate", "--api-key", "***", "--api-key=***", "--url", "u"]
