@@ -96,6 +96,18 @@ def test_case_25_an_aborted_request_ends_and_returns_its_memory() -> None:
         assert rig.engine.counters()["requests_aborted"] == 2
 
 
+def test_case_25_a_waiting_request_that_is_aborted_ends_while_the_one_before_it_runs() -> None:
+    with engine_rig("wrong", max_running=1) as rig:
+        rig.target.before_verify = lambda items: time.sleep(0.002)
+        running = rig.submit(PROMPT, max_new_tokens=200, ignore_eos=True)
+        waiting = rig.submit(PROMPT, request_id="waiting", max_new_tokens=5)
+        assert rig.engine.abort("waiting")
+        assert waiting.wait().finish.kind == "abort"
+        assert not running.done.is_set()
+        rig.engine.abort("")
+        running.wait()
+
+
 def test_the_empty_id_aborts_all() -> None:
     with engine_rig("wrong", max_running=2) as rig:
         rig.target.before_verify = lambda items: time.sleep(0.001)

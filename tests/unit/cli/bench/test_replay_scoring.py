@@ -3,6 +3,7 @@
 import pytest
 
 from jetspec_cli.bench.plan import arm_of
+from jetspec_cli.bench.replay import prediction
 from jetspec_cli.bench.replay.scoring import Replayed, accept_length, choose_live, row_count
 from jetspec_cli.bench.replay.step_cost import StepCost, StepPoint
 from jetspec_engine.config import LINEAR, PLAIN, TreeConfig
@@ -14,6 +15,16 @@ LINEAR_POINTS = (StepPoint(num_rows=None, context=100, seconds=1.0), StepPoint(n
 
 def tree_point(num_rows: int, context: float, seconds: float) -> StepPoint:
     return StepPoint(num_rows=num_rows, context=context, seconds=seconds)
+
+
+def test_live_rounds_that_are_not_the_replayed_ones_are_noticed():
+    rounds = (ReplayedRound(num_nodes=16, num_emitted=3, num_correct=2),) * 2
+    replayed = Replayed(prompt_id="p", text_class="code", num_prompt_tokens=5, rounds=rounds)
+    # Tokens and rounds of all passes, then seconds; one pass has the prefill's round and these two.
+    for sums in ([7, 3, 0.5], [14, 6, 1.0], None):
+        assert prediction._has_same_rounds(replayed, sums)
+    for sums in ([7, 4, 0.5], [8, 3, 0.5], [14, 7, 1.0]):
+        assert not prediction._has_same_rounds(replayed, sums)
 
 
 def test_lines_run_through_the_contexts_and_row_counts_are_mixed_between():
