@@ -186,6 +186,18 @@ def test_R54_repeat_finds_an_oracle_that_is_unstable_where_the_tree_agrees(jetsp
     assert "unstable oracle: prompt text-1" in twice.out
 
 
+def test_R54_an_oracle_that_ends_elsewhere_the_second_time_is_unstable(jetspec, prompts):
+    def change(call, tokens):
+        is_first = not call.is_tree and call.repeats == 0 and bytes(call.prompt_ids) == b"two"
+        return tokens[:9] if is_first else tokens
+
+    with mock_server(Script(change=change)) as (url, _):
+        result = jetspec("gate", "--prompts", prompts, "--url", url, "--format", "json")
+    (row,) = [row for row in result.document["comparisons"] if row["verdict"] != "identical"]
+    assert (result.code, row["verdict"]) == (5, "unstable_oracle")
+    assert row["detail"] == "the oracle disagrees with itself at token 9"
+
+
 def test_R54_repeat_finds_a_tree_that_is_unstable(jetspec, prompts):
     def change(call, tokens):
         if call.is_tree and call.repeats == 2:
