@@ -48,6 +48,25 @@ def test_tpot_comes_from_token_counts(jetspec, prompts):
         assert row["tpot_s"] == pytest.approx((row["e2e_s"] - row["ttft_s"]) / 15)
 
 
+def test_a_server_that_others_keep_busy_loses_nothing_that_was_measured(jetspec, prompts, monkeypatch):
+    from jetspec_cli.serving import client
+
+    monkeypatch.setattr(client, "BUSY_PATIENCE_S", 0.1)
+    switches = itertools.count()
+    busy = Script(status=lambda path, _: 409 if path == "/jetspec/tree" and next(switches) >= 12 else 0)
+    out = prompts.parent / "o.json"
+    with stream_server(busy) as (url, _):
+        words = ("--prompts", prompts, "--url", url, "--compare", "linear", "--repeat", "2", "--out", out)
+        result = jetspec("bench", *words)
+    assert result.code == 6
+    assert "busy" in result.err + result.out
+    document = json.loads(out.read_text())
+    assert 0 < sum(cell["num_failed"] for cell in document["cells"]) < 16
+    assert all(cell["num_requests"] == 8 for cell in document["cells"])
+    rows = [json.loads(line) for line in (prompts.parent / "o.requests.ndjson").read_text().splitlines()[1:]]
+    assert [row["is_ok"] for row in rows].count(True) >= 4
+
+
 def test_R24_case_33_warm_up_is_none_of_the_prompts_and_the_cache_is_flushed_before_each(jetspec, prompts):
     with stream_server() as (url, state):
         assert jetspec("bench", "--prompts", prompts, "--url", url, "--repeat", "2").code == 0

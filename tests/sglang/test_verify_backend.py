@@ -7,7 +7,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from jetspec_engine.sglang_backend.verify_backend import TreeVerify, teach_trees  # noqa: E402
+from jetspec_engine.errors import ConfigError  # noqa: E402
+from jetspec_engine.sglang_backend.verify_backend import TreeVerify, check_layers, teach_trees  # noqa: E402
 
 ATTENTION = "sglang.srt.layers.attention"
 BACKENDS = {
@@ -59,3 +60,56 @@ def test_without_our_forward_a_pair_of_backends_would_verify_by_one_of_them(plug
     else:
         with pytest.raises(AttributeError, match="forward"):
             verify_by(taught.forward)
+
+
+def layers(*changes):
+    """A model of attention layers of two heads of 64 each."""
+    from sglang.srt.layers.radix_attention import RadixAttention
+
+    plain = {"num_heads": 2, "head_dim": 64, "scaling": 1.0, "num_kv_heads": 1}
+    made = [RadixAttention(**{**plain, **change}, layer_id=place) for place, change in enumerate(changes)]
+    return torch.nn.ModuleList([*made, torch.nn.Linear(3, 3)])
+
+
+def pool(dtype=torch.bfloat16):
+    return types.SimpleNamespace(store_dtype=dtype)
+
+
+def test_the_scratch_is_made_for_the_widest_layers(plugged):
+    assert check_layers(layers({}, {"num_heads": 6}, {"head_dim": 128}), torch.bfloat16, pool()) == (6, 128)
+    # A model of recurrent layers alone still has the smallest scratch.
+    assert check_layers(layers(), torch.bfloat16, pool()) == (1, 16)
+
+
+REFUSED = [
+    ("heads of 80 and 80", {"head_dim": 80}),
+    ("heads of 8 and 8", {"head_dim": 8}),
+    ("heads of 64 and 128", {"v_head_dim": 128}),
+    ("an attention variant", {"logit_cap": 30.0}),
+    ("an attention variant", {"is_cross_attention": True}),
+    ("an attention variant", {"use_irope": True}),
+    ("an attention variant", {"attn_type": "ENCODER_ONLY"}),
+]
+
+
+@pytest.mark.parametrize(("words", "change"), REFUSED, ids=str)
+def test_R36_a_layer_that_a_verify_does_not_compute_is_refused(plugged, words, change):
+    from sglang.srt.layers.radix_attention import AttentionType
+
+    if "attn_type" in change:
+        change = {"attn_type": AttentionType[change["attn_type"]]}
+    with pytest.raises(ConfigError, match=words) as caught:
+        check_layers(layers({}, change), torch.bfloat16, pool())
+    assert "target: 1" in caught.value.what
+    assert caught.value.hint
+
+
+def test_R34_a_cache_of_another_dtype_and_one_of_its_own_for_windows_are_refused(plugged):
+    from sglang.srt.mem_cache.swa_memory_pool import SWAKVPool
+
+    with pytest.raises(ConfigError, match="--kv-cache-dtype: torch") as caught:
+        check_layers(layers({}), torch.bfloat16, pool(torch.float8_e4m3fn))
+    assert "auto" in caught.value.hint
+    with pytest.raises(ConfigError, match="a KV pool of their own") as caught:
+        check_layers(layers({}), torch.bfloat16, object.__new__(SWAKVPool))
+    assert "swa" in caught.value.hint

@@ -55,7 +55,6 @@ def execute(asked: Asked, watcher: Watcher) -> dict[str, Any]:
     fingerprint = asked.spec.fingerprint(asked.prompts, urls)
     with RowLog(asked.rows, fingerprint) as log:
         document = BenchDocument(asked.spec, asked.prompts, log, asked.command, started_at)
-        num_before = log.num_found
         try:
             if asked.is_spread:
                 Spread(document, log, watcher).run(asked.spec, asked.prompts, asked.link)
@@ -65,7 +64,7 @@ def execute(asked: Asked, watcher: Watcher) -> dict[str, Any]:
             return document.build(INTERRUPTED)
         except JetspecError as error:
             # Before anything ran, a wrong flag or a missing device is just that; rows must not be lost to it later.
-            if not document.servers or (not isinstance(error, EngineError) and not num_before):
+            if not document.servers or (not isinstance(error, EngineError) and not log.num_rows):
                 raise
             return document.build(ENGINE_FAILED, error=error.what, hint=error.hint)
         return document.build(DONE)

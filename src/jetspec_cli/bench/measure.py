@@ -88,6 +88,7 @@ def read(received: Received) -> Measured:
 def _native(received: Received, events: Iterable[Mapping[str, Any]]) -> Measured:
     last, seconds, has_our_counters = None, received.e2e_s, received.has_our_counters
     ids: tuple[int, ...] = ()
+    meta: Mapping[str, Any] = {}
     for event in events:
         last = from_native(event, seconds, has_our_counters=has_our_counters)
         given = last.token_ids or ()

@@ -64,6 +64,11 @@ class RowLog:
         if self._file is not None:
             self._file.close()
 
+    @property
+    def num_rows(self) -> int:
+        """Rows there are now."""
+        return len(self._rows)
+
     def append(self, rows: Iterable[Row]) -> None:
         """Add rows; each is on the disk when this returns."""
         for row in rows:

@@ -18,7 +18,7 @@ from jetspec_cli.bench.receiving import Received, receive
 from jetspec_cli.bench.rows import Row
 from jetspec_cli.bench.server import Bench
 from jetspec_cli.prompts import Prompt, warm_up_prompt
-from jetspec_engine.errors import EngineError, JetspecError
+from jetspec_engine.errors import BusyError, EngineError, JetspecError
 
 Answers = dict[tuple[str, str], Measured | str]
 
@@ -54,8 +54,8 @@ class Runner:
         for arm in pairing.arms:
             self._prepare(arm)
             # The first request pays for what is made once; the second is like those that follow.
-            for _ in range(2):
-                done = self._warm_up_once(arm)
+            self._warm_up_once(arm)
+            done = self._warm_up_once(arm)
             seconds[arm.label] = done.e2e_s / max(1, done.generation.num_emitted_tokens or 1)
             if done.generation.num_emitted_tokens is None:
                 self._note("the server counts no tokens, so there are no speeds by token")
@@ -90,7 +90,7 @@ class Runner:
         try:
             self._render(arm, block)
             is_flushed = self._prepare(arm)
-        except EngineError as error:
+        except (EngineError, BusyError) as error:
             self._raise_if_gone()
             answers |= {(arm.label, prompt.prompt_id): error.what for prompt in block.prompts}
             return False

@@ -63,7 +63,10 @@ def check_server(facts: ServerFacts) -> None:
             f"--device: {facts.device}, JETSPEC on SGLang needs cuda", hint="jetspec serve --engine embedded"
         )
     if not facts.draft_path:
-        raise ConfigError("--speculative-draft-model-path: missing, JETSPEC needs a draft head")
+        raise ConfigError(
+            "--speculative-draft-model-path: missing, JETSPEC needs a draft head",
+            hint="give the head's folder, or decode without one: leave --speculative-algorithm out",
+        )
     if facts.pp_size != 1:
         raise ConfigError(f"--pp-size: {facts.pp_size}, JETSPEC needs 1", hint="use --tp-size")
     if facts.disaggregation_mode != "null":

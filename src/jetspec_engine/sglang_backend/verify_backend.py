@@ -13,6 +13,8 @@ from torch import Tensor
 from jetspec_engine.errors import ConfigError
 from jetspec_engine.sglang_backend.round_state import RoundState
 
+WITHOUT_TREES = "without trees it runs: --speculative-algorithm DFLASH"
+
 
 class TreeVerify:
     """Mixed in before a backend's own class."""
@@ -129,17 +131,24 @@ def check_layers(model: torch.nn.Module, dtype: torch.dtype, pool: Any) -> tuple
         )
     kv_dtype = getattr(pool, "store_dtype", dtype)
     if kv_dtype != dtype:
-        raise ConfigError(f"--kv-cache-dtype: {kv_dtype}, a tree's verify needs the model's {dtype}")
+        raise ConfigError(
+            f"--kv-cache-dtype: {kv_dtype}, a tree's verify needs the model's {dtype}", hint="--kv-cache-dtype auto"
+        )
     shapes = [(1, 16)]
     for name, layer in model.named_modules():
         if not isinstance(layer, RadixAttention):
             continue
         width = layer.qk_head_dim
         if layer.v_head_dim != width or width < 16 or width & (width - 1):
-            raise ConfigError(f"target: {name}: heads of {width} and {layer.v_head_dim}, a tree needs a power of two")
+            raise ConfigError(
+                f"target: {name}: heads of {width} and {layer.v_head_dim}, a tree needs a power of two from 16 on",
+                hint=WITHOUT_TREES,
+            )
         is_plain = not layer.logit_cap and not layer.is_cross_attention and not layer.use_irope
         if not is_plain or layer.attn_type != AttentionType.DECODER:
-            raise ConfigError(f"target: {name}: an attention variant that a tree's verify does not compute")
+            raise ConfigError(
+                f"target: {name}: an attention variant that a tree's verify does not compute", hint=WITHOUT_TREES
+            )
         shapes.append((layer.tp_q_head_num, width))
     heads, widths = zip(*shapes, strict=True)
     return max(heads), max(widths)
