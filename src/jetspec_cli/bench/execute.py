@@ -17,6 +17,7 @@ from jetspec_cli.bench.runner import Runner
 from jetspec_cli.bench.server import Bench, Link, fit, open_bench
 from jetspec_cli.bench.spread import Spread
 from jetspec_cli.bench.watching import Watcher
+from jetspec_cli.environment import without_user
 from jetspec_cli.prompts import Prompt
 from jetspec_engine.errors import EngineError, JetspecError
 
@@ -71,7 +72,7 @@ def execute(asked: Asked, watcher: Watcher) -> dict[str, Any]:
 
 
 def _run_on_one_server(asked: Asked, document: BenchDocument, log: RowLog, watcher: Watcher, fingerprint: str) -> None:
-    watcher.on_start(f"reaching {asked.link.url}" if asked.link.url else "starting a server")
+    watcher.on_start(f"reaching {without_user(asked.link.url)}" if asked.link.url else "starting a server")
     with open_bench(asked.spec, asked.link, watcher.on_start) as bench:
         document.spec, notes = fit(asked.spec, bench)
         document.notes += notes

@@ -11,8 +11,8 @@ from typing import Any
 from jetspec_cli.bench.receiving import NATIVE, Received, piece_of, receive
 from jetspec_cli.prompts import Prompt
 from jetspec_cli.serving.client import ServerClient
-from jetspec_cli.serving.generation import Generation, from_native
-from jetspec_cli.serving.transport import parse_event
+from jetspec_cli.serving.generation import Generation, from_native, usage_of
+from jetspec_cli.serving.transport import parse_event, shaped
 from jetspec_engine.errors import EngineError
 
 
@@ -82,7 +82,8 @@ def measure(client: ServerClient, prompt: Prompt, max_new_tokens: int, *, ignore
 def read(received: Received) -> Measured:
     """Read what came. Raises EngineError when an event is no answer, or the stream ended too early."""
     events = [parse_event(received.path, payload) for payload in received.payloads]
-    return _native(received, events) if received.path == NATIVE else _openai(received, events)
+    reader = _native if received.path == NATIVE else _openai
+    return shaped(received.path, lambda: reader(received, events))
 
 
 def _native(received: Received, events: Iterable[Mapping[str, Any]]) -> Measured:
@@ -133,9 +134,7 @@ def _openai(received: Received, events: Iterable[Mapping[str, Any]]) -> Measured
         text=text,
         token_ids=None,
         finish=str(finish),
-        num_prompt_tokens=usage.get("prompt_tokens"),
-        num_cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
-        num_emitted_tokens=usage.get("completion_tokens"),
+        **usage_of(usage),
         seconds=received.e2e_s,
     )
     return Measured(generation=generation, started_s=received.started_s, ttft_s=received.ttft_s, e2e_s=received.e2e_s)

@@ -7,12 +7,13 @@ parsed until the first token, and read when nothing is being timed. Knows nothin
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from jetspec_cli.prompts import Prompt
 from jetspec_cli.serving.client import ServerClient
 from jetspec_cli.serving.generation import from_native
-from jetspec_cli.serving.transport import parse_event
+from jetspec_cli.serving.transport import parse_event, shaped
 
 NATIVE = "/generate"
 
@@ -57,7 +58,7 @@ def receive(client: ServerClient, prompt: Prompt, max_new_tokens: int, *, ignore
             kept.append(payload)
             continue
         event = parse_event(path, payload)
-        has_tokens = count(event) > 0
+        has_tokens = shaped(path, partial(count, event)) > 0
         kept.append(payload)
         if has_tokens and ttft is None:
             # Of a native stream the next event shows whether it repeats.

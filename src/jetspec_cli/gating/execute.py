@@ -56,7 +56,9 @@ def execute(
     try:
         for target, dtype in itertools.product(spec.targets or ("",), spec.dtypes):
             what = f"dtype {dtype}" + (f", target {target}" if target else "")
-            watcher.on_start(f"reaching {links.url}" if links.url else f"starting a server, {what}")
+            watcher.on_start(
+                f"reaching {environment.without_user(links.url)}" if links.url else f"starting a server, {what}"
+            )
             with open_sides(spec, target, dtype, links, watcher.on_progress) as sides:
                 run_prompts(sides, spec, prompts, document, watcher, url=links.url)
     except KeyboardInterrupt:

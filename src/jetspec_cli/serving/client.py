@@ -138,8 +138,8 @@ class ServerClient:
         answer = self.transport.ask("POST", path, body)
         seconds = time.perf_counter() - started
         if path == "/generate":
-            return from_native(answer, seconds, has_our_counters=self.kind == "jetspec")
-        return from_openai(answer, seconds)
+            return shaped(path, lambda: from_native(answer, seconds, has_our_counters=self.kind == "jetspec"))
+        return shaped(path, lambda: from_openai(answer, seconds))
 
     def stream(
         self, prompt: Prompt, max_new_tokens: int, *, ignores_eos: bool = False

@@ -121,5 +121,6 @@ def payloads(parts: Iterable[bytes]) -> Iterator[Arrival]:
         for line in lines:
             if line.startswith(b"data:"):
                 payload = line[len(b"data:") :].strip()
-                if payload != b"[DONE]":
+                # Without data it only keeps the connection open.
+                if payload not in {b"", b"[DONE]"}:
                     yield now, payload

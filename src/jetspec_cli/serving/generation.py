@@ -87,10 +87,10 @@ def from_native(body: Mapping[str, Any], seconds: float, *, has_our_counters: bo
         text=body["text"],
         token_ids=tuple(ids) if isinstance(ids, list) else None,
         finish=finish,
-        num_prompt_tokens=meta.get("prompt_tokens"),
-        num_cached_tokens=meta.get("cached_tokens"),
-        num_emitted_tokens=meta.get("completion_tokens"),
-        num_rounds=meta.get("spec_verify_ct"),
+        num_prompt_tokens=count_of(meta, "prompt_tokens"),
+        num_cached_tokens=count_of(meta, "cached_tokens"),
+        num_emitted_tokens=count_of(meta, "completion_tokens"),
+        num_rounds=count_of(meta, "spec_verify_ct"),
         accept_histogram=tuple(histogram) if has_our_counters and isinstance(histogram, list) else None,
         expected_accept_length=meta.get("spec_expected_accept_length") if has_our_counters else None,
         seconds=seconds,
@@ -106,16 +106,35 @@ def from_openai(body: Mapping[str, Any], seconds: float) -> Generation:
     choice = choices[0]
     message = choice.get("message")
     text = message.get("content") if isinstance(message, Mapping) else choice.get("text")
+    if not isinstance(text, str | None):
+        raise EngineError(f"an OpenAI answer whose text is {text!r}")
     usage = body.get("usage") or {}
     return Generation(
         text=text or "",
         token_ids=None,
         finish=str(choice.get("finish_reason") or ""),
-        num_prompt_tokens=usage.get("prompt_tokens"),
-        num_cached_tokens=(usage.get("prompt_tokens_details") or {}).get("cached_tokens"),
-        num_emitted_tokens=usage.get("completion_tokens"),
+        **usage_of(usage),
         seconds=seconds,
     )
+
+
+def usage_of(usage: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a Generation's token counts from an OpenAI ``usage``. Raises EngineError."""
+    return {
+        "num_prompt_tokens": count_of(usage, "prompt_tokens"),
+        "num_cached_tokens": count_of(usage.get("prompt_tokens_details") or {}, "cached_tokens"),
+        "num_emitted_tokens": count_of(usage, "completion_tokens"),
+    }
+
+
+def count_of(found: Mapping[str, Any], key: str) -> int | None:
+    """Return a count that a server gave, None where it gave none. Raises EngineError for anything else."""
+    value = found.get(key)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value < 0 or value != value // 1:
+        raise EngineError(f"an answer with {key} {value!r}, expected a count")
+    return int(value)
 
 
 def rounds_of(chunks: Sequence[int], histogram: Sequence[int]) -> list[int] | None:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from jetspec_cli.environment import without_user
 from jetspec_cli.json_text import parse_json
 from jetspec_cli.serving.direct import CONNECT_TIMEOUT_S, Arrival, DirectStreams, is_direct, parts_of, payloads
 from jetspec_cli.serving.generation import refuse_error_body
@@ -29,21 +30,27 @@ class Transport:
     """Requests to one base URL.
 
     Args:
-        url: ``http://host:port``, with or without a path.
+        url: ``http://host:port``, with or without a path; ``/v1`` at its end, as OpenAI's clients have it, is left out.
         api_key: sent as a bearer token.
         timeout_s: longest wait for a part of an answer.
 
     Raises:
         ConfigError: the URL is not http(s), or the key cannot be sent.
+
+    Attributes:
+        url: for messages, without a user and password.
     """
 
     def __init__(self, url: str, *, api_key: str | None, timeout_s: float) -> None:
         host = host_of(url)
         check_api_key(api_key)
-        self.url = url.rstrip("/")
+        self._base = url.rstrip("/").removesuffix("/v1")
+        self.url = without_user(self._base)
         headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         is_loopback = host in LOOPBACK_HOSTS
-        self._direct = DirectStreams(url, headers, timeout_s) if is_direct(url, is_loopback=is_loopback) else None
+        self._direct = (
+            DirectStreams(self._base, headers, timeout_s) if is_direct(self._base, is_loopback=is_loopback) else None
+        )
         self._http = httpx.Client(
             headers=headers,
             timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S),
@@ -69,7 +76,7 @@ class Transport:
             EngineError: no answer in time.
         """
         try:
-            return self._http.request(method, self.url + path, json=body)
+            return self._http.request(method, self._base + path, json=body)
         except httpx.TimeoutException as error:
             raise EngineError(f"{self.url}{path}: no answer in time ({type(error).__name__})") from error
         except httpx.HTTPError as error:
@@ -101,10 +108,12 @@ class Transport:
             if self._direct is not None:
                 with self._direct.post(path, body) as answer:
                     if answer.status != 200:
-                        object_of(httpx.Response(answer.status, content=answer.read()), path)
+                        object_of(
+                            httpx.Response(answer.status, headers=answer.getheaders(), content=answer.read()), path
+                        )
                     yield from payloads(parts_of(answer))
             else:
-                with self._http.stream("POST", self.url + path, json=body) as response:
+                with self._http.stream("POST", self._base + path, json=body) as response:
                     if response.status_code != 200:
                         response.read()
                         object_of(response, path)
@@ -144,6 +153,9 @@ def host_of(url: str) -> str:
 
 def object_of(response: httpx.Response, path: str) -> Mapping[str, Any]:
     """Return a response's JSON object. Raises EngineError for another status or another kind of body."""
+    if response.has_redirect_location:
+        moved = f"{path}: status {response.status_code}, it is at {without_user(response.headers['location'])}"
+        raise EngineError(moved, hint="give the address that the server has")
     if response.status_code != 200:
         raise EngineError(f"{path}: status {response.status_code}: {message_of(response)}")
     try:

@@ -82,6 +82,8 @@ def outcome(transport):
         (HEAD + b"Connection: close\r\n\r\n" + BODY, EVENTS),
         (sized(b": a comment\nevent: x\n\n" + BODY), EVENTS),
         (sized(b""), []),
+        # An event without data keeps the connection open.
+        (sized(b"event: ping\ndata: \n\n" + BODY + b"data:\n\n"), EVENTS),
         # Broken: no last chunk, half a chunk, less than was promised, nothing, no HTTP.
         (chunked(BODY), ServerGoneError),
         (chunked(BODY)[:-40], ServerGoneError),
@@ -112,6 +114,36 @@ def test_what_a_refusal_says_is_told():
         for way in ways(url):
             with pytest.raises(EngineError, match=r"^/generate: status 400: too long$"):
                 list(way.events("/generate", {}))
+
+
+def test_a_redirect_names_where_to():
+    answer = b"HTTP/1.1 302 Found\r\nLocation: https://me:secret@there/v1\r\nContent-Length: 0\r\n\r\n"
+    with raw_server(answer, answer) as (url, _):
+        for way in ways(url):
+            with pytest.raises(
+                EngineError, match=r"^/generate: status 302, it is at https://\*\*\*@there/v1$"
+            ) as caught:
+                list(way.events("/generate", {}))
+            assert caught.value.hint
+
+
+def test_the_base_of_openais_clients_is_the_servers():
+    with raw_server(sized(b"{}"), sized(BODY)) as (url, seen):
+        transport = Transport(f"{url}/v1/", api_key=None, timeout_s=5)
+        transport.send("POST", "/v1/completions", {})
+        list(transport.events("/v1/completions", {}))
+        transport.close()
+    assert [request.split()[1] for request in seen] == [b"/v1/completions"] * 2
+
+
+def test_no_message_tells_a_password():
+    transport = Transport("http://me:secret@127.0.0.1:9/base", api_key=None, timeout_s=5)
+    for ask in (lambda: transport.send("GET", "/x"), lambda: list(transport.events("/x", {}))):
+        with pytest.raises(ServerGoneError) as caught:
+            ask()
+        assert "http://***@127.0.0.1:9/base/x" in caught.value.what
+        assert "secret" not in f"{caught.value.what} {caught.value.hint}"
+    transport.close()
 
 
 def test_a_connection_the_server_closed_meanwhile_is_not_used_again():
