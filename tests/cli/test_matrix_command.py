@@ -292,6 +292,25 @@ def test_results_without_roles_are_not_guessed_at(jetspec, results):
     assert "results: not as this jetspec writes them: KeyError: 'role'" in result.err
 
 
+@pytest.mark.parametrize("name", ["page.pdf", "page.htm", "page.1"])
+def test_a_name_of_no_format_is_2_and_nothing_is_written(jetspec, results, tmp_path, name):
+    result = jetspec("matrix", results, "--out", tmp_path / name)
+    assert result.code == 2
+    assert "expected table, md, csv, json, html, svg, png" in result.err
+    assert not (tmp_path / name).exists()
+    assert jetspec("matrix", results, "--out", tmp_path / name, "--format", "table").code == 0
+    assert jetspec("matrix", results, "--out", tmp_path / "page.txt").code == 0
+
+
+KEPT = sorted((Path(__file__).parents[2] / "results").rglob("matrix.md"))
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=lambda path: path.parent.name)
+def test_the_matrices_in_results_are_what_is_rendered_today(jetspec, tmp_path, kept):
+    assert jetspec("matrix", kept.parent, "--out", tmp_path / "matrix.md").code == 0
+    assert (tmp_path / "matrix.md").read_text() == kept.read_text()
+
+
 def test_folders_without_results_and_missing_files_are_4(jetspec, tmp_path):
     assert jetspec("matrix", tmp_path).code == 4
     assert jetspec("matrix", tmp_path / "none.json").code == 4

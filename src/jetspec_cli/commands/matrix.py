@@ -9,6 +9,8 @@ from jetspec_cli import options
 
 MALFORMED = (KeyError, IndexError, TypeError, AttributeError, ValueError, ArithmeticError)
 FORMATS = ("table", "md", "csv", "json", "html", "svg", "png")
+# Names of files that get a table.
+PLAIN = ("", "txt")
 Paths = Annotated[list[Path], typer.Argument(metavar="DIR_OR_FILES...", help="Result documents, or folders of them.")]
 Format = Annotated[
     str | None, typer.Option("--format", help=f"{', '.join(FORMATS)}; else as --out is named, or table.")
@@ -30,6 +32,8 @@ def matrix(*, paths: Paths, output: Format = None, out: Out = None, baseline: Ba
     from jetspec_engine.errors import ArtifactError, ConfigError, InconclusiveError
 
     named = out.suffix.lstrip(".").lower() if out is not None else ""
+    if output is None and named not in {*FORMATS, *PLAIN}:
+        raise ConfigError(f"--out: {out}: no format {named}, expected {', '.join(FORMATS)}", hint="or give --format")
     kind = output or (named if named in FORMATS else "table")
     options.check_format(kind, FORMATS)
     options.writable_file("--out", out)
