@@ -87,12 +87,26 @@ def memory_bytes(groups: Path = CONTROL_GROUPS) -> int | None:
 
 def usable_cores(groups: Path = CONTROL_GROUPS) -> int:
     """Return how many cores this process may use: those it may run on, and no more than a container's share of time."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return share_of_cores(groups) or _own_cores()
+
+
+def share_of_cores(groups: Path = CONTROL_GROUPS) -> int | None:
+    """Return how many cores a container's share of time amounts to, None where it is no less than those there are."""
     older = _numbers(groups / "cpu/cpu.cfs_quota_us") + _numbers(groups / "cpu/cpu.cfs_period_us")
-    for share in (_numbers(groups / "cpu.max"), older):
-        if len(share) == 2 and min(share) > 0:
-            cores = min(cores, math.ceil(share[0] / share[1]))
-    return cores
+    shares = [math.ceil(share[0] / share[1]) for share in (_numbers(groups / "cpu.max"), older)
+              if len(share) == 2 and min(share) > 0]  # fmt: skip
+    least = min(shares, default=None)
+    return least if least is not None and least < _own_cores() else None
+
+
+def thread_limit(groups: Path = CONTROL_GROUPS) -> int | None:
+    """Return how many threads a container's share of time is worth; None without one, or where OpenMP is told."""
+    return None if "OMP_NUM_THREADS" in os.environ else share_of_cores(groups)
+
+
+def _own_cores() -> int:
+    """Return how many cores this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _numbers(path: Path) -> list[int]:

@@ -7,9 +7,10 @@ import os
 import signal
 import sys
 import threading
+from dataclasses import replace
 from typing import Self
 
-from jetspec_cli import console
+from jetspec_cli import console, environment
 from jetspec_cli.meter import Meter
 from jetspec_cli.serving.describe import describe
 from jetspec_cli.serving.startup import choose_engine, refuse_missing_models
@@ -34,11 +35,17 @@ def host(config: ServeConfig, *, can_pull: bool, as_json: bool, is_child: bool) 
     """
     if is_child:
         stop_with_stdin()
-    config = choose_engine(config)
+    config = within_share(choose_engine(config))
     if not can_pull:
         refuse_missing_models(config)
     with Reporter(as_json=as_json) as reporter:
         registry.backend(config.engine).serve(config, reporter.on_event)
+
+
+def within_share(config: ServeConfig) -> ServeConfig:
+    """Leave no more threads than a container's share of the cores; torch counts the machine's, and they take turns."""
+    limit = environment.thread_limit()
+    return config if config.num_threads is not None or limit is None else replace(config, num_threads=limit)
 
 
 def stop_with_stdin() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from jetspec_cli import environment
+from jetspec_cli.serving import host as hosting
+from jetspec_engine.config import ServeConfig
 
 
 def test_the_cache_folder(monkeypatch):
@@ -98,6 +100,17 @@ def test_a_containers_limits_are_the_machine(tmp_path, case, monkeypatch):
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     found = (environment.usable_cores(tmp_path), environment.memory_bytes(tmp_path))
     assert found == (expected or (8, whole))
+    limit = found[0] if found[0] < 8 else None
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert (environment.share_of_cores(tmp_path), environment.thread_limit(tmp_path)) == (limit, limit)
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert environment.thread_limit(tmp_path) is None
+
+
+@pytest.mark.parametrize(("limit", "asked", "expected"), [(2, None, 2), (2, 5, 5), (None, None, None)])
+def test_a_server_has_no_more_threads_than_a_containers_share(monkeypatch, limit, asked, expected):
+    monkeypatch.setattr(environment, "thread_limit", lambda: limit)
+    assert hosting.within_share(ServeConfig(num_threads=asked)).num_threads == expected
 
 
 def test_the_command_is_kept_without_its_key():
