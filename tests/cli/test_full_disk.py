@@ -38,7 +38,7 @@ def test_case_27_a_benchs_table_is_shown(jetspec, prompts, tmp_path):
 def test_case_27_the_self_tests_table_is_shown(jetspec, monkeypatch):
     document = {
         "mutants": [], "healthy": [], "seconds": 1, "exit_code": 0,
-        "summary": {"mutants": {"killed": 3, "SURVIVED": 0, "not applicable": 0}},
+        "summary": {"outcome": "passed", "mutants": {"killed": 3, "SURVIVED": 0, "not applicable": 0}},
     }  # fmt: skip
     monkeypatch.setattr(self_test, "run_self_test", lambda *_: document)
     assert_shown_and_said(jetspec("gate", "--self-test", "--out", FULL), "self-test passed: 3/3 mutants killed")

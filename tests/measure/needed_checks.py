@@ -29,6 +29,8 @@ def main() -> None:
     command = ["python", "-m", "tests.measure.needed_checks", *sys.argv[1:]]
     begin = time.monotonic()
     thorough = run_self_test(command, lambda done, of, name: print(f"{done}/{of} {name}", flush=True), is_thorough=True)
+    if thorough["summary"]["outcome"] == "interrupted":
+        sys.exit(thorough["exit_code"])  # of a part of the faults nothing can be said about what is needed
     needed = needed_checks(thorough)
     kills = {check: sum(check in row["killed_by"] for row in thorough["mutants"]) for check in needed}
     rows = [

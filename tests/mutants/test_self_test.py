@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,6 +113,50 @@ class Blind(Trial):
 
     def catches(self) -> Iterator[Any]:
         return iter(())
+
+
+@pytest.fixture
+def two_faults(monkeypatch: pytest.MonkeyPatch) -> Kit:
+    kit = Kit(registry.self_test(), {"cap-off-by-one", "page-leak"})
+    monkeypatch.setattr(registry, "self_test", lambda: kit)
+    return kit
+
+
+def test_case_27_an_interrupted_self_test_keeps_the_faults_it_tried(
+    two_faults: Kit, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first, second = (mutant.name for mutant in two_faults.mutants)
+    whole = self_test._try_mutant
+
+    def until_the_second(kit: Any, mutant: Any, *args: Any, **options: Any) -> dict[str, Any]:
+        if mutant.name == second:
+            raise KeyboardInterrupt
+        return whole(kit, mutant, *args, **options)
+
+    monkeypatch.setattr(self_test, "_try_mutant", until_the_second)
+    result = CliRunner().invoke(app, ["gate", "--self-test", "--out", str(tmp_path / "st.json")])
+    document = json.loads((tmp_path / "st.json").read_text())
+    assert (result.exit_code, document["exit_code"], document["summary"]["outcome"]) == (130, 130, "interrupted")
+    assert [(row["name"], row["status"]) for row in document["mutants"]] == [(first, KILLED)]
+    assert document["summary"]["mutants"] == {KILLED: 1, "SURVIVED": 0, NOT_APPLICABLE: 0, "not tried": 1}
+    last = result.stdout.splitlines()[-1]
+    assert last.startswith("self-test interrupted: 1/1 mutants killed, 0 not applicable yet, 1 not tried")
+    assert "healthy engine clean" in last
+    said = ["trying the healthy engine", f"fault 1/2: {first}", f"fault 2/2: {second}"]
+    assert result.stderr.splitlines() == said
+
+
+def test_case_27_a_self_test_interrupted_before_the_first_fault_calls_nothing_clean(
+    two_faults: Kit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(self_test, "record_expected", stop)
+    result = CliRunner().invoke(app, ["gate", "--self-test"])
+    assert result.exit_code == 130
+    assert "0/0 mutants killed" in result.stdout
+    assert "2 not tried, healthy engine not tried to the end" in result.stdout
 
 
 def test_the_drafter_is_given_trees_with_deep_and_late_paths() -> None:

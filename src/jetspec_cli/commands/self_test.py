@@ -19,14 +19,19 @@ def self_test(argv: Sequence[str], out: Path | None, output: str) -> int:
     """
     from jetspec_cli import console, environment, options
     from jetspec_cli.gating.self_test import run_self_test
-    from jetspec_cli.meter import Meter
     from jetspec_cli.reporting import json_doc
     from jetspec_cli.reporting.self_test_text import self_test_text
 
     options.writable_file("--out", out)
-    with Meter() as meter:
-        command = environment.redacted_command(argv)
-        document = run_self_test(command, lambda done, of, name: meter.show(name, done, of))
+    command = environment.redacted_command(argv)
+    with console.bar("self-test", None) as bar:
+
+        def tell(done: int, of: int, name: str) -> None:
+            bar.say(f"fault {done + 1}/{of}: {name}")
+            bar.update(done=done, total=of)
+
+        bar.say("trying the healthy engine")
+        document = run_self_test(command, tell)
     console.data(json_doc.dumps(document).rstrip() if output == "json" else self_test_text(document))
     if out is not None:
         json_doc.write_whole(out, json_doc.dumps(document))

@@ -10,19 +10,20 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
-from jetspec_cli import environment, exit_codes
+from jetspec_cli import environment
+from jetspec_cli.gating import verdict
 from jetspec_cli.gating.probes import Catch
 from jetspec_cli.gating.self_test_checks import CHECKS, Expectation, Trial, record_expected
 from jetspec_engine import __version__, registry
 
 SCHEMA_VERSION = 1
-KILLED, SURVIVED, NOT_APPLICABLE = "killed", "SURVIVED", "not applicable"
+KILLED, SURVIVED, NOT_APPLICABLE, NOT_TRIED = "killed", "SURVIVED", "not applicable", "not tried"
 
 
 def run_self_test(
     command: Sequence[str], on_mutant: Callable[[int, int, str], None], *, is_thorough: bool = False
 ) -> dict[str, Any]:
-    """Try every mutant and return the result document.
+    """Try every mutant and return the result document, also when it was interrupted: of what was done by then.
 
     Args:
         command: the command line, for the document.
@@ -34,33 +35,41 @@ def run_self_test(
     """
     kit = registry.self_test()
     started = time.perf_counter()
-    expected, healthy = _try_healthy(kit)
-    rows = []
-    for index, mutant in enumerate(kit.mutants):
-        on_mutant(index, len(kit.mutants), mutant.name)
-        own = kit.on(mutant.subject)
-        rows.append(_try_mutant(own, mutant, expected[mutant.subject, mutant.dtype], is_thorough=is_thorough))
+    healthy: list[Catch] = []
+    rows: list[dict[str, Any]] = []
+    is_interrupted = False
+    try:
+        expected = _try_healthy(kit, healthy)
+        for index, mutant in enumerate(kit.mutants):
+            on_mutant(index, len(kit.mutants), mutant.name)
+            own = kit.on(mutant.subject)
+            rows.append(_try_mutant(own, mutant, expected[mutant.subject, mutant.dtype], is_thorough=is_thorough))
+    except KeyboardInterrupt:
+        is_interrupted = True
     counts = {status: sum(row["status"] == status for row in rows) for status in (KILLED, SURVIVED, NOT_APPLICABLE)}
-    is_passed = not healthy and not counts[SURVIVED]
+    counts[NOT_TRIED] = len(kit.mutants) - len(rows)
+    outcome = verdict.FAILED if healthy or counts[SURVIVED] else verdict.PASSED
+    if is_interrupted:
+        outcome = verdict.INTERRUPTED
     return {
         "schema_version": SCHEMA_VERSION,
         "kind": "self_test",
         "tool": {"name": "jetspec", "version": __version__},
         "command": list(command),
-        "exit_code": exit_codes.DONE if is_passed else exit_codes.FAILED,
+        "exit_code": verdict.EXIT_CODE[outcome],
         "environment": environment.stamp(),
         "seconds": round(time.perf_counter() - started, 1),
         "is_thorough": is_thorough,
-        "summary": {"outcome": "passed" if is_passed else "failed", "mutants": counts},
+        "summary": {"outcome": outcome, "mutants": counts},
         "checks": CHECKS,
         "healthy": [asdict(catch) for catch in healthy],
         "mutants": rows,
     }
 
 
-def _try_healthy(kit: Any) -> tuple[dict[tuple[str, str], Expectation], list[Catch]]:
+def _try_healthy(kit: Any, caught: list[Catch]) -> dict[tuple[str, str], Expectation]:
+    """Return what each target gives in each dtype; what is caught there, where nothing may be, is added to a list."""
     expected: dict[tuple[str, str], Expectation] = {}
-    caught: list[Catch] = []
     for setting in sorted({(mutant.subject, mutant.dtype) for mutant in kit.mutants}):
         subject, dtype = setting
         own = kit.on(subject)
@@ -70,7 +79,7 @@ def _try_healthy(kit: Any) -> tuple[dict[tuple[str, str], Expectation], list[Cat
         for _ in range(2):
             with own.open(None, dtype) as running:
                 caught += Trial(own, running, expected[setting]).catches()
-    return expected, caught
+    return expected
 
 
 def _try_mutant(kit: Any, mutant: Any, expected: Expectation, *, is_thorough: bool) -> dict[str, Any]:
