@@ -302,6 +302,17 @@ def test_a_name_of_no_format_is_2_and_nothing_is_written(jetspec, results, tmp_p
     assert jetspec("matrix", results, "--out", tmp_path / "page.txt").code == 0
 
 
+@pytest.mark.parametrize("kind", ["table", "md", "html"])
+def test_the_break_even_of_the_only_tree_cell_is_said_once(jetspec, results, kind):
+    file = results / "sweep.json"
+    document = json.loads(file.read_text())
+    document["cells"] = [cell for cell in document["cells"] if cell["role"] != "tree" or cell["label"] == "W4 B16"]
+    file.write_text(json.dumps(document))
+    result = jetspec("matrix", file, "--format", kind)
+    assert result.code == 0
+    assert len(re.findall(r"W4 B16: accept ratio \S+ (?:\\?>|\\?<=|&gt;|&lt;=) step cost ratio", result.out)) == 1
+
+
 KEPT = sorted((Path(__file__).parents[2] / "results").rglob("matrix.md"))
 
 

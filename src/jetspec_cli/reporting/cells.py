@@ -132,6 +132,11 @@ def best_lines(best: Mapping[str, Mapping[str, Any]]) -> Sequence[str]:
     ]
 
 
+def even_lines(group: Mapping[str, Any]) -> Sequence[str]:
+    """Return the break-even of each cell; the only tree cell's is the group's statement, and told there."""
+    return [line for line in group["break_even"] if line != group["statement"]]
+
+
 def _no_formula(value: Any) -> Any:
     return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA_BEGINS) else value
 

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from jetspec_cli.reporting import pareto_svg
-from jetspec_cli.reporting.cells import HEADINGS, best_lines, flat, shown
+from jetspec_cli.reporting.cells import HEADINGS, best_lines, even_lines, flat, shown
 from jetspec_cli.reporting.html_style import SCRIPT, STYLE
 from jetspec_cli.reporting.matrix_text import LOWER_IS_BETTER, against_baseline, environment_lines, grid, setting_line
 
@@ -68,7 +68,7 @@ def _regressions(report: Mapping[str, Any]) -> str:
 def _group(group: Mapping[str, Any], name: str) -> str:
     points = pareto_svg.points_of(group["cells"])
     lines = "".join(f"<li>{escape(line)}</li>" for line in best_lines(group["best"]))
-    even = "".join(f"<li>{escape(line)}</li>" for line in group["break_even"])
+    even = "".join(f"<li>{escape(line)}</li>" for line in even_lines(group))
     parts = [
         f'<section aria-labelledby="{name}">',
         f'<h2 id="{name}">{escape(setting_line(group["setting"]))}</h2>',

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from jetspec_cli.reporting import json_doc, markdown, tables
-from jetspec_cli.reporting.cells import DASH, best_lines, csv_text, mark, number, shown
+from jetspec_cli.reporting.cells import DASH, best_lines, csv_text, even_lines, mark, number, shown
 
 Report = Mapping[str, Any]
 DIGITS = {"step_cost_ratio": 3, "tok_s_at": 0}
@@ -105,7 +105,7 @@ def environment_lines(runs: Iterable[Mapping[str, Any]]) -> list[str]:
 
 
 def _conclusions(group: Mapping[str, Any]) -> Sequence[str]:
-    return [*group["break_even"], *best_lines(group["best"]), *([group["statement"]] if group["statement"] else [])]
+    return [*even_lines(group), *best_lines(group["best"]), *([group["statement"]] if group["statement"] else [])]
 
 
 def against_baseline(report: Report) -> tuple[list[dict[str, str]], str]:
