@@ -65,7 +65,7 @@ def test_R13_doctor_reckons_the_tree_states_of_a_published_shape_and_of_a_target
         "recurrent layers: 30",
         "sequence: 64.4 MB",
         "tree of 64 nodes: 363.3 MB",
-        "if all 64 nodes states were kept: 4.0 GB",
+        "if the states of all 64 nodes were kept: 4.0 GB",
     ]
     assert lines[6].strip() == "random:qwen3.5"
     assert "random:none: no such family" in jetspec("doctor", "--target", "random:none").out

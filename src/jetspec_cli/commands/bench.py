@@ -11,7 +11,7 @@ Prompts = Annotated[Path, typer.Option("--prompts", help="Prompts file, JSON Lin
 Url = Annotated[str | None, typer.Option("--url", help="Server to measure, instead of starting one.")]
 Model = Annotated[str | None, typer.Option("--model", help="Model to ask for at --url, if the server lists none.")]
 Width = Annotated[int | None, typer.Option("--tree-width", help="W: candidates per depth; 1 is linear.")]
-Budget = Annotated[str | None, typer.Option("--budget", help="B: most nodes, or chain.")]
+Budget = Annotated[str | None, typer.Option("--budget", help="B: most nodes of the tree, root included; or chain.")]
 Rule = Annotated[str | None, typer.Option("--tree-rule", help="best_first, top2gap or accum_logp.")]
 Beta = Annotated[float | None, typer.Option("--beta", help="Slope of top2gap; selects that rule.")]
 Gap = Annotated[float | None, typer.Option("--g0", help="Gap at which top2gap halves W; selects it.")]

@@ -10,7 +10,7 @@ from jetspec_cli import options
 from jetspec_cli.commands.self_test import SelfTest, self_test
 
 Prompts = Annotated[Path | None, typer.Option("--prompts", help="Prompts file, JSON Lines.")]
-GateFile = Annotated[Path | None, typer.Option("--gate", help="Gate file, TOML; flags go before it.")]
+GateFile = Annotated[Path | None, typer.Option("--gate", help="Gate file, TOML; flags override it.")]
 Url = Annotated[str | None, typer.Option("--url", help="Server to check, instead of starting one.")]
 OracleUrl = Annotated[str | None, typer.Option("--oracle-url", help="Server of the oracle, when it is another one.")]
 Oracle = Annotated[str | None, typer.Option("--oracle", help="linear, greedy or both: linear,greedy.")]
@@ -25,7 +25,10 @@ Repeat = Annotated[int | None, typer.Option("--repeat", help="Decode every promp
 NearTies = Annotated[bool | None, typer.Option("--allow-near-ties", help="Count near-ties without failing.")]
 Out = Annotated[Path | None, typer.Option("--out", help="Result document, JSON.")]
 JUnit = Annotated[Path | None, typer.Option("--junit", help="JUnit XML.")]
-Summary = Annotated[Path | None, typer.Option("--summary", help="Markdown, appended (or GITHUB_STEP_SUMMARY).")]
+Summary = Annotated[
+    Path | None,
+    typer.Option("--summary", help="Append a Markdown report to this file.  [default: GITHUB_STEP_SUMMARY, if set]"),
+]
 Timeout = Annotated[float, typer.Option("--timeout-s", help="Longest wait for one answer.", min=0.001)]
 
 

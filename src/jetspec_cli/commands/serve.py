@@ -14,7 +14,13 @@ Width = Annotated[
 ]
 Budget = Annotated[
     str | None,
-    typer.Option("--budget", help=f"B: most nodes, or chain (D + 1), as beside a given W.  [default: {TREE.budget}]"),
+    typer.Option(
+        "--budget",
+        help=(
+            "B: most nodes of the tree, root included. chain: the head's block, D + 1; also what W without B means.  "
+            f"[default: {TREE.budget}]"
+        ),
+    ),
 ]
 Rule = Annotated[
     str | None, typer.Option("--tree-rule", help=f"best_first, top2gap or accum_logp.  [default: {TREE.rule}]")

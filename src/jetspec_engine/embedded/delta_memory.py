@@ -91,7 +91,7 @@ def describe_states(shape: DeltaShape, itemsize: int, budget: int) -> dict[str, 
         "recurrent_layers": shape.num_layers,
         "sequence_bytes": sequence_bytes(shape, itemsize),
         f"tree_of_{budget}_nodes_bytes": tree_bytes(shape, itemsize, budget),
-        f"if_all_{budget}_nodes_states_were_kept_bytes": budget * shape.num_layers * shape.state_bytes,
+        f"if_the_states_of_all_{budget}_nodes_were_kept_bytes": budget * shape.num_layers * shape.state_bytes,
     }
 
 

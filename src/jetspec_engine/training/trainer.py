@@ -211,7 +211,7 @@ def choose_device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cuda" if has_cuda else "cpu")
     if name.startswith("cuda") and not has_cuda:
-        raise UnavailableError(f"device: {name}: no CUDA device here", hint="--device cpu")
+        raise UnavailableError(f"device {name}: 0 CUDA devices here", hint="use --device cpu")
     return torch.device(name)
 
 

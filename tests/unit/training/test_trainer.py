@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from jetspec_engine.draft.checkpoint import load_head
-from jetspec_engine.errors import ArtifactError, ConfigError, InconclusiveError
+from jetspec_engine.embedded.device import pick_device
+from jetspec_engine.errors import ArtifactError, ConfigError, InconclusiveError, UnavailableError
 from jetspec_engine.records import Progress
 from jetspec_engine.training.options import TrainOptions
 from jetspec_engine.training.target_files import find_target, read_target
@@ -109,3 +111,14 @@ def test_targets_the_training_forward_lacks_are_refused(tmp_path: Path) -> None:
         read_target(folder, device=choose_device("cpu"), dtype=None, max_positions=64)  # type: ignore[arg-type]
     with pytest.raises(ArtifactError, match="no such folder"):
         find_target("nowhere", None, lambda _: None)
+
+
+def test_cuda_where_there_is_none_is_refused_in_the_words_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    told = []
+    for choose in (choose_device, pick_device):
+        with pytest.raises(UnavailableError) as caught:
+            choose("cuda")
+        told.append((caught.value.what, caught.value.hint))
+    assert told == [("device cuda: 0 CUDA devices here", "use --device cpu")] * 2
