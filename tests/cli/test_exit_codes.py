@@ -61,6 +61,11 @@ def test_without_a_hint_there_is_one_line(jetspec, failing):
     assert jetspec("doctor").err == "error: gone\n"
 
 
+def test_a_self_test_that_cannot_run_says_nothing_before_it_says_so(jetspec, monkeypatch):
+    monkeypatch.setattr("jetspec_engine.registry.self_test", raising(errors.UnavailableError("no engine")))
+    assert jetspec("gate", "--self-test").err.startswith("error: no engine\n")
+
+
 def test_an_unexpected_exception_is_70_with_where_to_report_it(jetspec, failing):
     failing(ZeroDivisionError("division by\nzero"))
     result = jetspec("doctor")

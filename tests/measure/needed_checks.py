@@ -28,7 +28,7 @@ def main() -> None:
     options = parser.parse_args()
     command = ["python", "-m", "tests.measure.needed_checks", *sys.argv[1:]]
     begin = time.monotonic()
-    thorough = run_self_test(command, lambda done, of, name: print(f"{done}/{of} {name}", flush=True), is_thorough=True)
+    thorough = run_self_test(command, lambda done, of, trial: print(trial, flush=True), is_thorough=True)
     if thorough["summary"]["outcome"] == "interrupted":
         sys.exit(thorough["exit_code"])  # of a part of the faults nothing can be said about what is needed
     needed = needed_checks(thorough)

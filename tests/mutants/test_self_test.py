@@ -46,7 +46,7 @@ class Kit:
 
 @pytest.fixture(scope="module")
 def document() -> dict[str, Any]:
-    return run_self_test(["jetspec", "gate", "--self-test"], lambda done, of, name: None)
+    return run_self_test(["jetspec", "gate", "--self-test"], lambda done, of, trial: None)
 
 
 def test_R50_every_mutant_is_killed_and_the_healthy_engine_passes(document: dict[str, Any]) -> None:
@@ -84,7 +84,7 @@ def test_R50_the_table_says_check_prompt_and_token(document: dict[str, Any]) -> 
 def test_R50_removing_any_one_check_leaves_a_mutant_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     kit = Kit(registry.self_test(), set(WITNESSES.values()))
     monkeypatch.setattr(registry, "self_test", lambda: kit)
-    thorough = run_self_test([], lambda done, of, name: None, is_thorough=True)
+    thorough = run_self_test([], lambda done, of, trial: None, is_thorough=True)
     needed = needed_checks(thorough)
     assert {check: WITNESSES[check] in needed[check] for check in WITNESSES} == dict.fromkeys(WITNESSES, True)
     assert set(CHECKS) - set(WITNESSES) == set()
@@ -142,7 +142,7 @@ def test_case_27_an_interrupted_self_test_keeps_the_faults_it_tried(
     last = result.stdout.splitlines()[-1]
     assert last.startswith("self-test interrupted: 1/1 mutants killed, 0 not applicable yet, 1 not tried")
     assert "healthy engine clean" in last
-    said = ["trying the healthy engine", f"fault 1/2: {first}", f"fault 2/2: {second}"]
+    said = ["the healthy engine", f"fault 1/2: {first}", f"fault 2/2: {second}"]
     assert result.stderr.splitlines() == said
 
 

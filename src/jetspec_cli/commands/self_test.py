@@ -26,11 +26,10 @@ def self_test(argv: Sequence[str], out: Path | None, output: str) -> int:
     command = environment.redacted_command(argv)
     with console.bar("self-test", None) as bar:
 
-        def tell(done: int, of: int, name: str) -> None:
-            bar.say(f"fault {done + 1}/{of}: {name}")
+        def tell(done: int, of: int, trial: str) -> None:
+            bar.say(trial)
             bar.update(done=done, total=of)
 
-        bar.say("trying the healthy engine")
         document = run_self_test(command, tell)
     console.data(json_doc.dumps(document).rstrip() if output == "json" else self_test_text(document))
     if out is not None:

@@ -21,13 +21,13 @@ KILLED, SURVIVED, NOT_APPLICABLE, NOT_TRIED = "killed", "SURVIVED", "not applica
 
 
 def run_self_test(
-    command: Sequence[str], on_mutant: Callable[[int, int, str], None], *, is_thorough: bool = False
+    command: Sequence[str], on_trial: Callable[[int, int, str], None], *, is_thorough: bool = False
 ) -> dict[str, Any]:
     """Try every mutant and return the result document, also when it was interrupted: of what was done by then.
 
     Args:
         command: the command line, for the document.
-        on_mutant: told (done, of, name) before each mutant.
+        on_trial: told (mutants done, of, what comes now) before the healthy engine and before each mutant.
         is_thorough: run every check on every mutant; otherwise a mutant's trial ends at the first that catches it.
 
     Raises:
@@ -39,9 +39,10 @@ def run_self_test(
     rows: list[dict[str, Any]] = []
     is_interrupted = False
     try:
+        on_trial(0, len(kit.mutants), "the healthy engine")
         expected = _try_healthy(kit, healthy)
         for index, mutant in enumerate(kit.mutants):
-            on_mutant(index, len(kit.mutants), mutant.name)
+            on_trial(index, len(kit.mutants), f"fault {index + 1}/{len(kit.mutants)}: {mutant.name}")
             own = kit.on(mutant.subject)
             rows.append(_try_mutant(own, mutant, expected[mutant.subject, mutant.dtype], is_thorough=is_thorough))
     except KeyboardInterrupt:
