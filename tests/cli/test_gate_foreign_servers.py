@@ -39,6 +39,14 @@ def test_R53_missing_ids_and_flushes_are_said(jetspec, prompts):
     assert "the cache state is unknown" in result.out
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+def test_servers_of_two_dtypes_are_named(jetspec, prompts, dtype):
+    with mock_server() as (url, _), mock_server(Script(info={"dtype": dtype})) as (oracle_url, _):
+        result = jetspec("gate", "--prompts", prompts, "--url", url, "--oracle-url", oracle_url)
+    said = f"{oracle_url}: runs float32, the other bfloat16: tokens may differ by that alone"
+    assert (said in result.out) == (dtype == "float32")
+
+
 def test_R53_our_server_can_be_the_oracle_of_another(jetspec, prompts):
     with mock_server(Script(kind="sglang")) as (url, candidate), mock_server() as (oracle_url, oracle):
         result = jetspec("gate", "--prompts", prompts, "--url", url, "--oracle-url", oracle_url, "--format", "json")

@@ -65,6 +65,9 @@ class Runner:
                 self._record.note(f"{client.url}: no cache flush, so the cache state is unknown")
             if generation.token_ids is None:
                 self._record.note(f"{client.url}: no token ids, so texts are compared")
+        dtypes = [client.info.get("dtype") for client in (self._sides.candidate, oracle)]
+        if all(dtypes) and dtypes[0] != dtypes[1]:
+            self._record.note(f"{oracle.url}: runs {dtypes[1]}, the other {dtypes[0]}: tokens may differ by that alone")
         if not oracle.can_switch_tree:
             self._record.note(
                 f"{oracle.url}: runs as it was started and is taken for the {self._spec.oracles[0]} oracle"

@@ -16,7 +16,7 @@ OUTCOMES = {
     "gate_failed": "gate FAILED: speeds of that cell are withheld",
     "engine_failed": "FAILED: requests failed",
     "inconclusive": "inconclusive: nothing was measured, or an oracle is unstable",
-    "interrupted": "interrupted: what is done is kept, the same command goes on from here",
+    "interrupted": "interrupted: with --out what is done is kept, and the same command goes on from here",
 }
 
 
