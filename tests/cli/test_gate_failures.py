@@ -1,7 +1,10 @@
 """``jetspec gate`` when servers fail: counted, visible, a non-zero exit, no speed printed (cases 28, 29)."""
 
+import _thread
 import itertools
+import json
 import socket
+import time
 
 from support.mock_server import Script, mock_server
 
@@ -91,8 +94,6 @@ def test_a_certain_mismatch_goes_before_failed_requests(jetspec, prompts):
 
 
 def test_a_slow_server_is_given_up(jetspec, prompts):
-    import time
-
     slow = Script(status=lambda path, number: time.sleep(0.5 if path == "/generate" and number == 1 else 0) or 0)
     with mock_server(slow) as (url, _):
         result = jetspec("gate", "--prompts", prompts, "--url", url, "--timeout-s", "0.2", "--format", "json")
@@ -125,3 +126,25 @@ def test_a_server_that_is_busy_when_its_tree_is_put_back_changes_no_verdict(jets
     assert next(calls) >= num_calls, "it tried"
     assert result.code == 0
     assert "gate passed" in result.out
+
+
+def test_case_27_what_was_compared_of_a_begun_prompt_is_kept(jetspec, prompts, tmp_path):
+    def stopped(path, number):
+        # Two oracles and the first tree are done, after one generation that warms up.
+        if path == "/generate" and number == 4:
+            _thread.interrupt_main()
+            time.sleep(1)
+        return 0
+
+    out = tmp_path / "o.json"
+    flags = ["--oracle", "linear,greedy", "--tree-width", "2,4", "--budget", "16", "--out", out]
+    with mock_server(Script(status=stopped)) as (url, _):
+        result = jetspec("gate", "--prompts", prompts, "--url", url, *flags)
+    document = json.loads(out.read_text())
+    assert (result.code, document["exit_code"], document["summary"]["outcome"]) == (130, 130, "interrupted")
+    assert [(row["prompt_id"], row["cell"], row["oracle"], row["verdict"]) for row in document["comparisons"]] == [
+        ("text-1", "W2 B16", "linear", "identical"),
+        ("text-1", "W2 B16", "greedy", "identical"),
+    ]
+    assert [run["label"] for run in document["runs"]] == ["linear", "greedy", "W2 B16"]
+    assert "gate interrupted: 2/2 identical" in result.out

@@ -137,4 +137,5 @@ def test_progress_is_a_line_a_prompt_where_nobody_watches(jetspec, prompts):
         "prompt 3/4 chat-1",
         "prompt 4/4 ids-1",
     ]
+    assert "decoding, 8 generations\n" in result.err
     assert "\x1b" not in result.err + result.out

@@ -24,7 +24,7 @@ class Watcher(Protocol):
     """Is told what happens during a run."""
 
     def on_start(self, message: str) -> None:
-        """A server is being started or reached, or is probed."""
+        """A server is being started or reached, decodes from now on, or is probed."""
         ...
 
     def on_progress(self, message: str) -> None:
@@ -91,6 +91,7 @@ def run_prompts(
     if sides.oracle is not sides.candidate:
         record.servers.append(server_record("oracle", sides.oracle, is_started=False))
     runner = Runner(spec, prompts, sides, record, watcher.on_step, keep=keep)
+    watcher.on_start(f"decoding, {runner.num_total} generations")
     runner.warm_up(warm_up_prompt(prompts))
     for prompt in prompts:
         num_before = len(record.comparisons)

@@ -34,6 +34,9 @@ class Runner:
         record: where everything goes; mutated.
         on_step: called after every generation.
         keep: keeps the evidence of mismatches; None investigates none.
+
+    Attributes:
+        num_total: generations of the whole run; oracles that run again for a mismatch come on top, not foreseen.
     """
 
     def __init__(
@@ -53,8 +56,7 @@ class Runner:
         self._decoder = Decoder(spec, sides, record)
         self._judge = Judge(self._decoder, sides, Investigator(self._decoder, keep) if keep is not None else None)
         self._num_done = 0
-        # Oracles that run again for a mismatch come on top and are not foreseen.
-        self._num_total = len(prompts) * spec.repeat * (len(spec.oracles) + len(sides.trees))
+        self.num_total = len(prompts) * spec.repeat * (len(spec.oracles) + len(sides.trees))
 
     def warm_up(self, prompt: Prompt) -> None:
         """Send a prompt that is not in the set, and note what the servers cannot do. Raises EngineError."""
@@ -90,6 +92,6 @@ class Runner:
         for attempt in range(self._spec.repeat):
             runs.append(self._decoder.decode(prompt, role, label, tree, attempt))
             self._num_done += 1
-            step = Step(num_done=self._num_done, num_total=self._num_total, prompt_id=prompt.prompt_id, label=label)
+            step = Step(num_done=self._num_done, num_total=self.num_total, prompt_id=prompt.prompt_id, label=label)
             self._on_step(step)
         return runs

@@ -1,4 +1,7 @@
-"""Progress of a long run on stderr: a moving bar on a terminal, a line a prompt elsewhere."""
+"""Progress of a long run on stderr: a moving bar on a terminal, elsewhere a line a prompt.
+
+A prompt that takes long, being decoded by many cells, has lines between: one a generation at most, and not often.
+"""
 
 import time
 from collections.abc import Mapping
@@ -6,6 +9,9 @@ from typing import Any
 
 from jetspec_cli import console
 from jetspec_cli.reporting.outputs import Outputs
+
+# Where nobody watches a bar, this long without a line makes people think that nothing happens.
+QUIET_S = 10.0
 
 
 class Live:
@@ -24,10 +30,12 @@ class Live:
         self._num_done = 0
         self._started = 0.0
         self._left = ""
+        self._said_at = 0.0
 
     def on_start(self, message: str) -> None:
-        """A server is being started or reached."""
+        """A server is being started or reached, decodes from now on, or is probed."""
         self._num_done, self._started, self._left = 0, time.monotonic(), ""
+        self._said_at = self._started
         self._bar.say(message)
 
     def on_progress(self, message: str) -> None:
@@ -42,13 +50,14 @@ class Live:
             seconds = (time.monotonic() - self._started) / (step.num_done - 1) * (step.num_total - step.num_done)
             self._left = f", about {seconds:.0f} s left" if seconds >= 1 else ""
         self._bar.update(label=f"{step.prompt_id}: {step.label}", done=step.num_done, total=step.num_total)
+        if time.monotonic() - self._said_at >= QUIET_S:
+            self._say(f"{step.prompt_id}, {step.label}: {step.num_done}/{step.num_total} generations done{self._left}")
 
     def on_prompt(self, prompt_id: str, verdicts: Mapping[str, int], document: Mapping[str, Any]) -> None:
         """A prompt is done."""
         self._num_done += 1
         counts = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in verdicts.items())
-        if not console.is_live():
-            console.talk(f"prompt {self._num_done}/{self._num_prompts} {prompt_id}: {counts}{self._left}")
+        self._say(f"prompt {self._num_done}/{self._num_prompts} {prompt_id}: {counts}{self._left}")
         try:
             self._outputs.keep(document)
         except OSError as error:
@@ -60,3 +69,9 @@ class Live:
         folder = self._outputs.keep_evidence(evidence, document)
         self._bar.say(f"evidence of a mismatch: {folder}")
         return folder
+
+    def _say(self, line: str) -> None:
+        """Say how far the run is where no bar shows it."""
+        if not console.is_live():
+            console.talk(line)
+        self._said_at = time.monotonic()
