@@ -21,12 +21,14 @@ from statistics import fmean, median
 from typing import Any
 
 from tests.measure.common import cpu_name, read_prompts, write
+from tests.measure.needs import exit_without
 from tests.measure.sglang_arms import find_environment
 
 from jetspec_engine.models.config import DecoderConfig
 from jetspec_engine.models.tokenizer import ModelTokenizer
 
 LOOP = f"{sys.executable} -m tests.measure.client_loop"
+SGLANG_CLIENT = f"{LOOP} sglang"
 NAMES = ("jetspec bench", "sglang.bench_serving")
 # Of a pass; these are compared.
 FIGURES = ("tok_s", "e2e_ms_mean", "ttft_ms_median", "tpot_ms_median", "tpot_ms_mean")
@@ -52,7 +54,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--concurrency", default="1", help="list, such as 1,4")
     parser.add_argument("--limit", type=float, default=150.0, help="seconds after which no turn begins")
     parser.add_argument(
-        "--other", default=f"{LOOP} sglang", help="command that runs the other client for each line of its stdin"
+        "--other", default=SGLANG_CLIENT, help="command that runs the other client for each line of its stdin"
     )
     parser.add_argument("--about", default="", help="what the server runs, for the document")
     return parser.parse_args()
@@ -236,6 +238,8 @@ def turns(options: argparse.Namespace) -> Iterator[tuple[str, int, int]]:
 def main() -> None:
     """Let the clients take turns, write, and print the table last."""
     options = parse()
+    if options.other == SGLANG_CLIENT:
+        exit_without(sglang=True)
     options.work.mkdir(parents=True, exist_ok=True)
     begin, passes, failures = time.monotonic(), [], []
     num_requests = write_texts(options)

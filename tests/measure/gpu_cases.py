@@ -10,12 +10,15 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pytest
 from tests.measure.common import ROOT, write
+from tests.measure.needs import exit_without
 
 from jetspec_cli import environment
+
+if TYPE_CHECKING:
+    import pytest
 
 PLACES = ("tests/gpu", "tests/property", "tests/unit/embedded", "tests/unit/training", "tests/sglang/kernels")
 OPTIONS = (
@@ -36,7 +39,7 @@ class Outcomes:
         self._out, self._head, self._begin = out, head, time.monotonic()
         self._rows: dict[str, dict[str, Any]] = {}
 
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+    def pytest_runtest_logreport(self, report: "pytest.TestReport") -> None:
         name = report.nodeid
         row = self._rows.setdefault(name, {"test": name, "cases": cases_of(name), "outcome": "passed", "s": 0.0})
         row["s"] = round(row["s"] + report.duration, 2)
@@ -74,6 +77,9 @@ def main() -> None:
     parser.add_argument("--commit", help="of the sources, where they are no checkout")
     parser.add_argument("--only", choices=PLACES, help="the tests of one folder")
     options, more = parser.parse_known_args()
+    exit_without(gpu=True, packages=["pytest"])
+    import pytest
+
     places = [options.only] if options.only else PLACES
     stamp = environment.stamp()
     head = {

@@ -6,8 +6,9 @@ and left; the others go on. Knows nothing of models and of how servers start.
 
 import random
 import subprocess
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
@@ -17,6 +18,7 @@ from typing import Any
 
 from tests.measure.sglang_server import Server, ServerFailedError, Timed
 
+from jetspec_cli import console, exit_codes
 from jetspec_engine.config import TreeConfig
 
 Generate = Callable[[Server, int], list[Timed]]  # a server and the turn's number, from -1 on
@@ -135,6 +137,19 @@ def wait_for(file: Path | None, deadline: float, say: Any = print) -> None:
             say(f"{file.name} has not come: measuring beside whatever runs")
             return
         time.sleep(0.3)
+
+
+def exit_if_nothing_ran(figures: Sequence[Mapping[str, Any]], logs: Path) -> None:
+    """End the process with exit code 6 when no arm has a turn: no server came up, or every request failed.
+
+    Args:
+        figures: the summaries of all arms.
+        logs: folder of the servers' logs.
+    """
+    if not any(each["turns"] for each in figures):
+        what = "nothing was measured: no server came up, or all that did failed"
+        console.error(what, f"see {logs}/log-*.txt", exit_codes.ENGINE_FAILED, as_json=False)
+        sys.exit(exit_codes.ENGINE_FAILED)
 
 
 @cache

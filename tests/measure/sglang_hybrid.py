@@ -19,8 +19,9 @@ from typing import Any
 
 import torch
 from tests.measure.common import ROOT, write
+from tests.measure.needs import exit_without
 from tests.measure.sglang_arms import find_environment
-from tests.measure.sglang_server import LAUNCH, LINEAR, Server, ServerFailedError, start_all
+from tests.measure.sglang_server import LINEAR, SGLANG_SERVER, Server, ServerFailedError, start_all
 from tests.support.sglang_hybrid import make_hybrid_pair
 
 from jetspec_engine.config import TreeConfig
@@ -73,7 +74,7 @@ def parse() -> argparse.Namespace:
     # Below the ports that systems give to outgoing connections, one of which a server was once to have.
     parser.add_argument("--port", type=int, default=30100)
     parser.add_argument("--commit", default=None)
-    parser.add_argument("--launch", default=" ".join(LAUNCH), help="the server's command")
+    parser.add_argument("--launch", default=SGLANG_SERVER, help="the server's command")
     return parser.parse_args()
 
 
@@ -201,6 +202,8 @@ def gate(server: Server, prompts: list[list[int]], options: argparse.Namespace) 
 def main() -> None:
     """Start the servers, try every family that came up, write and say what came of it."""
     options = parse()
+    if options.launch == SGLANG_SERVER:
+        exit_without(sglang=True, gpu=not options.cpu)
     options.out = options.out.resolve()
     options.out.parent.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from tests.measure.common import ROOT, write
+from tests.measure.needs import exit_without
 from tests.measure.sglang_arms import find_environment
 from tests.support.sglang_hybrid import make_hybrid_pair
 
@@ -137,6 +138,7 @@ def main() -> None:
     """Run all, compare and write; exits 1 on an error the tool found or missed, other tokens, or no result."""
     options = parse()
     tool = options.tool.split()
+    exit_without(sglang=True, gpu=not options.cpu, programs=tool[:1])
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
         job = job_of(folder / "pair", options)

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.measure.common import cache_dir, read_prompts, write
-from tests.measure.sglang_arms import Arm, find_environment, paired_ratio, take_turns, wait_for
-from tests.measure.sglang_server import LAUNCH, LINEAR, Server, Timed, start_all
+from tests.measure.needs import exit_without
+from tests.measure.sglang_arms import Arm, exit_if_nothing_ran, find_environment, paired_ratio, take_turns, wait_for
+from tests.measure.sglang_server import LINEAR, SGLANG_SERVER, Server, Timed, start_all
 
 from jetspec_engine.config import TreeConfig
 from jetspec_engine.draft.shipped import shipped_head_folder
@@ -58,7 +59,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--wait-limit", type=float, default=300.0, help="seconds to wait for the file")
     parser.add_argument("--port", type=int, default=32500)
     parser.add_argument("--commit", default=None)
-    parser.add_argument("--launch", default=" ".join(LAUNCH), help="the server's command")
+    parser.add_argument("--launch", default=SGLANG_SERVER, help="the server's command")
     return parser.parse_args()
 
 
@@ -164,6 +165,8 @@ def table(figures: Sequence[dict[str, Any]]) -> str:
 def main() -> None:
     """Measure, write and print the table last."""
     options = parse()
+    if options.launch == SGLANG_SERVER:
+        exit_without(sglang=True, gpu=True)
     options.work = options.work.resolve()
     options.work.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
@@ -210,6 +213,7 @@ def main() -> None:
     for each in servers:
         if each.error:
             print(f"{each.name}: {each.error}")
+    exit_if_nothing_ran([*made["width_1"], *made["arms"]], options.work)
 
 
 def document(

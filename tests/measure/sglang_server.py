@@ -22,6 +22,7 @@ from jetspec_engine.config import TreeConfig
 from jetspec_engine.sglang_backend.launch import why_it_ended
 
 LAUNCH = (sys.executable, "-m", "sglang.launch_server")
+SGLANG_SERVER = " ".join(LAUNCH)
 REQUEST_TIMEOUT_S = 60.0
 # The first token and the last are streamed, and none between: the server's own work is what is timed.
 STREAM_INTERVAL = 100_000

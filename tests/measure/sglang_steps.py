@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from tests.measure.common import write
-from tests.measure.sglang_arms import Arm, find_environment, take_turns, wait_for
-from tests.measure.sglang_server import LAUNCH, LINEAR, Server, ServerFailedError, Timed, start_all
+from tests.measure.needs import exit_without
+from tests.measure.sglang_arms import Arm, exit_if_nothing_ran, find_environment, take_turns, wait_for
+from tests.measure.sglang_server import LINEAR, SGLANG_SERVER, Server, ServerFailedError, Timed, start_all
 from tests.measure.sglang_shapes import BLOCK, MAX_WIDTH, SHAPES, Shape
 from tests.measure.sglang_trace import PHASES, phase_times, read_trace
 
@@ -46,7 +47,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--port", type=int, default=32100)
     parser.add_argument("--commit", default=None)
     parser.add_argument("--profile", action="store_true", help="also take rounds apart by phase")
-    parser.add_argument("--launch", default=" ".join(LAUNCH), help="the server's command")
+    parser.add_argument("--launch", default=SGLANG_SERVER, help="the server's command")
     return parser.parse_args()
 
 
@@ -236,11 +237,14 @@ def table(document: dict[str, Any]) -> str:
 def main() -> None:
     """Measure, write and print the table last."""
     options = parse()
+    if options.launch == SGLANG_SERVER:
+        exit_without(sglang=True, gpu=True)
     options.work = options.work.resolve()
     options.work.mkdir(parents=True, exist_ok=True)
     begin = time.monotonic()
     document = measure(options, lambda text: print(f"[{time.monotonic() - begin:6.1f}] {text}", flush=True))
     print(table(document))
+    exit_if_nothing_ran([arm for wave in document["waves"] for arm in wave["arms"]], options.work)
 
 
 if __name__ == "__main__":

@@ -67,6 +67,17 @@ def test_a_server_that_does_not_start_is_reported_and_the_others_go_on(tmp_path)
             server.stop()
 
 
+def test_steps_of_which_no_server_came_up_exit_6_and_say_so(tmp_path):
+    command = [sys.executable, "-m", "tests.measure.sglang_steps", f"--out={tmp_path}/out.json", f"--work={tmp_path}/w",
+               f"--port={free_port()}", "--launch=false", "--servers=linear-fa3,tree-fa3"]  # fmt: skip
+    ran = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+    assert ran.returncode == 6
+    assert ran.stderr.startswith("error: nothing was measured: no server came up, or all that did failed\n\nhint: see")
+    assert "linear-fa3: ended with 1" in ran.stdout
+    (wave,) = json.loads((tmp_path / "out.json").read_text())["waves"]
+    assert [bool(server["error"]) for server in wave["servers"]] == [True, True]
+
+
 def test_an_interrupted_run_reports_the_turns_that_were_whole(tmp_path):
     out, port = tmp_path / "out.json", free_port()
     command = [sys.executable, "-m", "tests.measure.sglang_steps", f"--out={out}", f"--work={tmp_path}/w",
