@@ -88,7 +88,7 @@ def take_turns(
     arms: Sequence[Arm], num_turns: int, generate: Generate, deadline: float, say: Any = print,
     keep: Callable[[], Any] = lambda: None,
 ) -> None:  # fmt: skip
-    """Warm every arm up once, then let all take turns until done or late.
+    """Warm every arm up once, then let all take turns until done, late, or all have failed.
 
     Args:
         arms: in order; an arm of a server that is not up has an error already.
@@ -100,6 +100,9 @@ def take_turns(
     """
     begin = time.monotonic()
     for turn in range(-1, num_turns):
+        if all(arm.error is not None for arm in arms):
+            say("no arm is left to measure")
+            break
         if time.monotonic() > deadline:
             say(f"out of time after {max(0, turn)} turns")
             break

@@ -74,6 +74,7 @@ def test_steps_of_which_no_server_came_up_exit_6_and_say_so(tmp_path):
     assert ran.returncode == 6
     assert ran.stderr.startswith("error: nothing was measured: no server came up, or all that did failed\n\nhint: see")
     assert "linear-fa3: ended with 1" in ran.stdout
+    assert "turn 1/5" not in ran.stdout
     (wave,) = json.loads((tmp_path / "out.json").read_text())["waves"]
     assert [bool(server["error"]) for server in wave["servers"]] == [True, True]
 
