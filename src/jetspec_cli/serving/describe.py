@@ -45,13 +45,23 @@ def describe(info: Mapping[str, Any], url: str) -> list[str]:
         "dtype": _join(info, "dtype", "device"),
         "attention": info.get("attention"),
         "graphs": {True: "on", False: "off"}.get(bool(info["is_graph"])) if "is_graph" in info else None,
-        "tree": f"{tree_label(tree)} of depth {info.get('draft_depth', '?')}" if tree else None,
+        "tree": f"{tree_label(tree)} of depth {_depth(tree, info.get('draft_depth'))}" if tree else None,
         "switchable up to": f"W{room.get('width')} B{room.get('budget')}" if room else None,
         "context": info.get("max_seq_len"),
         "url": url,
     }
     lines = [f"{name:<17} {value}" for name, value in rows.items() if value not in (None, "")]
     return lines + [f"note: {note}" for note in info.get("notes") or ()]
+
+
+def _depth(tree: Mapping[str, Any], draft_depth: int | None) -> str:
+    """Return how deep a tree is: as deep as drafts reach, and as its nodes below the root are enough for."""
+    if draft_depth is None:
+        return "?"
+    budget = tree.get("budget")
+    deepest = draft_depth if budget is None else min(draft_depth, budget - 1)
+    is_chain = tree.get("width") == 1 or tree.get("keep_spine")
+    return str(deepest) if is_chain else f"{deepest} at most"
 
 
 def _join(info: Mapping[str, Any], *keys: str) -> str:
