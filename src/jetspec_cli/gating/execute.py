@@ -53,14 +53,13 @@ def execute(
         ConfigError, UnavailableError, ArtifactError: nothing could be measured as it was asked.
     """
     document = GateDocument(spec, prompts, command, datetime.now(UTC).isoformat(timespec="seconds"))
+    url = environment.without_user(links.url) if links.url else None
     try:
         for target, dtype in itertools.product(spec.targets or ("",), spec.dtypes):
             what = f"dtype {dtype}" + (f", target {target}" if target else "")
-            watcher.on_start(
-                f"reaching {environment.without_user(links.url)}" if links.url else f"starting a server, {what}"
-            )
+            watcher.on_start(f"reaching {url}" if url else f"starting a server, {what}")
             with open_sides(spec, target, dtype, links, watcher.on_progress) as sides:
-                run_prompts(sides, spec, prompts, document, watcher, url=links.url)
+                run_prompts(sides, spec, prompts, document, watcher, url=url)
     except KeyboardInterrupt:
         return document.build(verdict.INTERRUPTED)
     except JetspecError as error:
@@ -83,8 +82,7 @@ def run_prompts(
     """Run every prompt on one dtype; everything goes into the document's record."""
 
     def keep(**evidence: Any) -> str:
-        shown = None if url is None else environment.without_user(url)
-        return watcher.on_evidence({**evidence, "url": shown}, document.build(RUNNING))
+        return watcher.on_evidence({**evidence, "url": url}, document.build(RUNNING))
 
     record = document.record
     record.servers.append(server_record("candidate", sides.candidate, is_started=sides.process is not None))

@@ -120,8 +120,7 @@ def server_record(role: str, client: ServerClient, *, is_started: bool) -> dict[
     """Return what the result document says of a server; where its files lie on its machine is left out."""
     info = {key: value for key, value in client.info.items() if not key.endswith("_path")}
     info |= {key: Path(info[key]).name for key in ("target", "head") if Path(str(info.get(key) or "")).is_absolute()}
-    url = None if is_started else client.url
-    return {"role": role, "kind": client.kind, "url": url, "info": info}
+    return {"role": role, "kind": client.kind, "url": None if is_started else client.url, "info": info}
 
 
 def _start(spec: GateSpec, target: str, dtype: str, links: Links, on_progress: Callable[[str], None]) -> ServerProcess:
